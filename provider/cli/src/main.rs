@@ -1,0 +1,2 @@
+//! The metaroce command: run programs on a metaroce device, list devices, diagnose
+fn main() {}

@@ -1,0 +1,2 @@
+//! The metaroce transport: sans-IO, deterministic, no unsafe code
+#![forbid(unsafe_code)]

@@ -1,0 +1,1 @@
+//! Deterministic simulator over the very same transport code

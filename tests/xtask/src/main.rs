@@ -1,0 +1,2 @@
+//! The one developer tool: demo, test, ci, fabric
+fn main() {}

@@ -1,0 +1,1 @@
+//! LD_PRELOAD stand-in for sysfs and /dev/infiniband below libibverbs
