@@ -1,1 +1,33 @@
 //! rdma-core provider that carries RDMA over UDP with multipath spraying and selective retransmission
+//!
+//! A shared library that stock libibverbs loads ([`plugin`]), with the verbs objects ([`verbs`]) over the engine
+//! ([`engine`]), which drives the transport of `metaroce-proto` over the sockets of `metaroce-udp`. What is public here
+//! serves the command line: [`device`], and the questions at the end.
+
+pub(crate) mod abi;
+pub mod device;
+pub(crate) mod engine;
+mod plugin;
+pub(crate) mod verbs;
+
+use engine::config::Settings;
+
+/// Checks the `METAROCE_*` variables that an engine will read.
+///
+/// # Errors
+/// A message that names the variable, its value and what is allowed.
+pub fn check_settings() -> Result<(), String> {
+    Settings::from_environment().map(drop).map_err(|error| error.to_string())
+}
+
+/// The UDP ports in which engines receive: first and number. The environment's, or the defaults if it is not valid.
+pub fn port_range() -> (u16, u16) {
+    let settings = Settings::from_environment().unwrap_or_default();
+    (settings.port_base, settings.ports)
+}
+
+/// The releases of rdma-core whose libibverbs has the version definitions `IBVERBS_PRIVATE_<private_abi>` and, as the
+/// highest, `IBVERBS_1.<public_minor>`; `None` if this plugin does not know its layout.
+pub fn supported_release(private_abi: u32, public_minor: u32) -> Option<&'static str> {
+    plugin::supported_release(private_abi, public_minor)
+}

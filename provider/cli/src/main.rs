@@ -1,2 +1,86 @@
-//! The metaroce command: run programs on a metaroce device, list devices, diagnose
-fn main() {}
+//! The metaroce command: run programs on a metaroce device, list devices, diagnose.
+//!
+//! `run` shows the command the device tree ([`run`]), `devices` lists what it would show ([`devices`]), `doctor` says
+//! what is missing and how to mend it ([`doctor`]). The work is done by the library's `device` module and by the two
+//! shared libraries that [`artefacts`] finds. Read first: [`run`].
+
+mod artefacts;
+mod devices;
+mod doctor;
+mod libibverbs;
+mod run;
+
+use clap::{Parser, Subcommand};
+use metaroce::device::{DEVICES_VARIABLE, Device, Selection, discover};
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+/// RDMA verbs over ordinary Ethernet NICs, without RDMA hardware, kernel modules or root.
+#[derive(Parser)]
+#[command(name = "metaroce", version, about)]
+struct Arguments {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Subcommand)]
+enum Action {
+    /// Run a program that uses libibverbs on metaroce devices.
+    Run {
+        /// Devices to show: "eth0,eth1" or "metaroce0=eth0,…" [default: METAROCE_DEVICES, else every usable interface].
+        #[arg(long, value_name = "LIST")]
+        devices: Option<String>,
+        /// The program and its arguments.
+        #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
+        command: Vec<OsString>,
+    },
+    /// List the devices of this host.
+    Devices {
+        /// As for `run`.
+        #[arg(long, value_name = "LIST")]
+        devices: Option<String>,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Check what metaroce needs of this host; say what is missing and how to mend it.
+    Doctor,
+}
+
+/// Exit status when the launcher itself fails, as `env`, `timeout` and the like have it.
+const LAUNCHER_FAILED: u8 = 125;
+
+fn main() -> ExitCode {
+    let result = match Arguments::parse().action {
+        Action::Run { devices, command } => return run::run(devices.as_deref(), &command),
+        Action::Devices { devices, json } => devices::list(devices.as_deref(), json),
+        Action::Doctor => return doctor::examine(),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => fail(&error),
+    }
+}
+
+/// Prints what went wrong, and the exit status that says so.
+fn fail(error: &anyhow::Error) -> ExitCode {
+    eprintln!("metaroce: {error:#}");
+    ExitCode::from(LAUNCHER_FAILED)
+}
+
+/// The devices that the option, or else the environment, selects.
+fn select(option: Option<&str>) -> anyhow::Result<Vec<Device>> {
+    let selection = match option {
+        Some(list) => Selection::parse(list),
+        None => Selection::from_environment(),
+    };
+    // The message speaks of the variable, which the option stands for.
+    let found = selection.and_then(|selection| discover(&selection));
+    found.map_err(|error| match option {
+        Some(_) => anyhow::anyhow!("{}", error.to_string().replace(DEVICES_VARIABLE, "--devices")),
+        None => error.into(),
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,2 +1,63 @@
-//! The one developer tool: demo, test, ci, fabric
-fn main() {}
+//! `cargo xtask`: the one tool of this repository.
+//!
+//! `demo` and `test` are the two commands of the README, `ci` is `test` with the lints in front, `fabric`
+//! makes the virtual network that they use for work by hand. Each command has a file of its own; the
+//! fabric and the running of programs are in the library `metaroce-e2e`.
+
+mod build;
+mod demo;
+mod fabric;
+mod tcp_stream;
+mod test;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+use metaroce_e2e::interrupt;
+
+/// The one tool of this repository.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask", version)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run unmodified ib_write_bw over four planes, without and with loss, beside TCP (needs root).
+    Demo(demo::Arguments),
+    /// Run every test, from unit to end-to-end; the latter need root.
+    Test(test::Arguments),
+    /// Check the format, lints and documentation, then run every test.
+    Ci(test::Arguments),
+    /// Make, use and remove a virtual network of two hosts (needs root).
+    #[command(subcommand)]
+    Fabric(fabric::Command),
+    /// A TCP stream of large writes, for comparison.
+    #[command(subcommand)]
+    TcpStream(tcp_stream::Command),
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    interrupt::install();
+    match run(arguments.command) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command) -> Result<ExitCode> {
+    match command {
+        Command::Demo(arguments) => demo::run(&arguments).map(|()| ExitCode::SUCCESS),
+        Command::Test(arguments) => test::run(&arguments),
+        Command::Ci(arguments) => test::run_with_lints(&arguments),
+        Command::Fabric(command) => fabric::run(command),
+        Command::TcpStream(command) => tcp_stream::run(&command).map(|()| ExitCode::SUCCESS),
+    }
+}

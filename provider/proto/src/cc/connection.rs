@@ -1,0 +1,218 @@
+//! What a sender may have in flight over all paths of a connection, by what the receiver allows.
+//!
+//! Fed by `conn/` with the allowance of each ACK, newest number only, and with the round trips of its paths. A
+//! connection that does not know its peer's mind is *cold*: an announce goes out together with a handful of packets
+//! (which may be none), and the rest waits for the answer. The announce may be lost, and a window may be too small for
+//! anything: whoever has a backlog, nothing in flight and no room sets one path waiting ([`PathTx::set_waiting`]), whose
+//! probes bring an ACK in the end.
+//!
+//! [`PathTx::set_waiting`]: crate::path::PathTx::set_waiting
+
+use crate::types::{Driving, Time};
+use crate::wire::{AckNumber, Allowance, GRANT_UNLIMITED};
+
+/// A connection idle for so many round trips is cold again: others were given its share.
+const COLD_AFTER_RTTS: u64 = 10;
+/// Idle time that never makes a connection cold, whatever the round trip: a thread that slept is not an idle sender.
+const COLD_FLOOR_NS: u64 = 1_000_000;
+/// In flight at most so many times what the grant carries in a round trip.
+const GRANT_RTTS: u64 = 3;
+/// Least cap with sockets: their round trips are those of threads that sleep, and say little.
+const SOCKETS_FLOOR_BYTES: u64 = 512 * 1024;
+/// Packets that a cold connection sends before it hears how many it may.
+const W0_UNKNOWN_PACKETS: u16 = 1;
+
+/// What a connection may have in flight.
+#[derive(Clone, Debug)]
+pub struct ConnectionWindow {
+    newest: Option<AckNumber>,
+    allowance: Allowance,
+    driving: Driving,
+    train_bytes: u64,
+    payload_bytes: u64,
+    min_rtt_ns: Option<u64>,
+    ack_delay_ns: u64,
+    warm: bool,
+    last_busy: Time,
+    announced: bool,
+}
+
+impl ConnectionWindow {
+    /// Before any ACK: `window_bytes` and `w0_packets` are those of the peer's HELLO, where known.
+    #[must_use]
+    pub fn new(driving: Driving, payload_bytes: u16, train_bytes: u32, now: Time) -> Self {
+        Self {
+            newest: None,
+            allowance: Allowance {
+                grant_kib_per_s: GRANT_UNLIMITED,
+                window_bytes: u32::from(payload_bytes),
+                w0_packets: W0_UNKNOWN_PACKETS,
+            },
+            driving,
+            train_bytes: u64::from(train_bytes),
+            payload_bytes: u64::from(payload_bytes),
+            min_rtt_ns: None,
+            ack_delay_ns: 0,
+            warm: false,
+            last_busy: now,
+            announced: false,
+        }
+    }
+
+    /// Window and cold-start packets that the peer's HELLO named.
+    pub fn on_hello(&mut self, window_bytes: u32, w0_packets: u16) {
+        if self.newest.is_none() {
+            self.allowance.window_bytes = window_bytes;
+            self.allowance.w0_packets = w0_packets;
+        }
+    }
+
+    /// An ACK arrived: what it allows counts if no newer one was seen. Any ACK makes the connection warm.
+    pub fn on_ack(&mut self, now: Time, number: AckNumber, allowance: Allowance) {
+        self.warm = true;
+        self.announced = false;
+        self.last_busy = now;
+        if self.newest.is_none_or(|newest| newest.is_before(number)) {
+            self.newest = Some(number);
+            self.allowance = allowance;
+        }
+    }
+
+    /// Least round trip of the connection's paths, and the peer's usual delay.
+    pub fn set_round_trip(&mut self, min_rtt_ns: u64, ack_delay_ns: u64) {
+        self.min_rtt_ns = Some(min_rtt_ns);
+        self.ack_delay_ns = ack_delay_ns;
+    }
+
+    /// To be called before sending after a pause: a connection with nothing in flight for long is cold again.
+    pub fn on_wakeup(&mut self, now: Time, in_flight_bytes: u64) {
+        if in_flight_bytes > 0 {
+            self.last_busy = now;
+            return;
+        }
+        let limit_ns = self
+            .min_rtt_ns
+            .map_or(0, |rtt_ns| COLD_AFTER_RTTS * (rtt_ns + self.ack_delay_ns))
+            .max(COLD_FLOOR_NS);
+        if now.since_ns(self.last_busy) > limit_ns {
+            self.warm = false;
+        }
+    }
+
+    /// Whether an announce must go out with the next packets; it counts as sent.
+    pub fn take_announce(&mut self) -> bool {
+        !self.warm && !std::mem::replace(&mut self.announced, true)
+    }
+
+    /// Most bytes in flight now.
+    #[must_use]
+    pub fn cap_bytes(&self) -> u64 {
+        let window_bytes = u64::from(self.allowance.window_bytes);
+        if !self.warm {
+            return window_bytes.min(u64::from(self.allowance.w0_packets) * self.payload_bytes);
+        }
+        window_bytes.min(self.grant_cap_bytes())
+    }
+
+    /// Bytes that may leave now for the first time. Retransmissions are never held back by it.
+    #[must_use]
+    pub fn room_bytes(&self, in_flight_bytes: u64) -> u64 {
+        self.cap_bytes().saturating_sub(in_flight_bytes)
+    }
+
+    /// Bytes a second that the receiver grants; nothing where it does not limit.
+    #[must_use]
+    pub fn grant_bytes_per_s(&self) -> Option<u64> {
+        let grant = self.allowance.grant_kib_per_s;
+        (grant != GRANT_UNLIMITED).then_some(u64::from(grant) * 1024)
+    }
+
+    /// Whether the peer's mind is known.
+    #[must_use]
+    pub fn is_warm(&self) -> bool {
+        self.warm
+    }
+
+    fn grant_cap_bytes(&self) -> u64 {
+        let (Some(grant), Some(rtt_ns)) = (self.grant_bytes_per_s(), self.min_rtt_ns) else {
+            return u64::MAX;
+        };
+        let round_ns = u128::from(rtt_ns + self.ack_delay_ns);
+        let per_round = (u128::from(grant) * round_ns / 1_000_000_000) as u64;
+        let cap = GRANT_RTTS
+            .saturating_mul(per_round)
+            .saturating_add(self.train_bytes);
+        match self.driving {
+            Driving::Busy => cap,
+            Driving::Sockets => cap.max(SOCKETS_FLOOR_BYTES),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    fn allow(grant: u32, window: u32) -> Allowance {
+        Allowance {
+            grant_kib_per_s: grant,
+            window_bytes: window,
+            w0_packets: 4,
+        }
+    }
+
+    fn window(driving: Driving) -> ConnectionWindow {
+        ConnectionWindow::new(driving, 4096, 61_440, Time::ZERO)
+    }
+
+    #[test]
+    fn a_cold_connection_announces_once_and_sends_w0() {
+        let mut window = window(Driving::Busy);
+        window.on_hello(1 << 20, 4);
+        assert_eq!(window.room_bytes(0), 4 * 4096);
+        assert_eq!(window.room_bytes(4096), 3 * 4096);
+        assert!(window.take_announce());
+        assert!(!window.take_announce());
+        window.on_ack(Time::ZERO, AckNumber(1), allow(GRANT_UNLIMITED, 1 << 20));
+        assert!(!window.take_announce());
+        assert_eq!(window.room_bytes(0), 1 << 20);
+    }
+
+    #[test]
+    fn only_the_newest_allowance_counts() {
+        let mut window = window(Driving::Busy);
+        window.on_ack(Time::ZERO, AckNumber(u32::MAX), allow(GRANT_UNLIMITED, 100));
+        window.on_ack(Time::ZERO, AckNumber(1), allow(GRANT_UNLIMITED, 200));
+        window.on_ack(Time::ZERO, AckNumber(0), allow(GRANT_UNLIMITED, 300));
+        window.on_hello(400, 1);
+        assert_eq!(window.cap_bytes(), 200);
+    }
+
+    #[rstest]
+    #[case(Driving::Busy, 3 * 1_024_000 / 50 + 61_440)]
+    #[case(Driving::Sockets, 512 * 1024)]
+    fn the_grant_caps_what_is_in_flight(#[case] driving: Driving, #[case] expected: u64) {
+        let mut window = window(driving);
+        window.on_ack(Time::ZERO, AckNumber(1), allow(1_000, u32::MAX));
+        assert_eq!(window.cap_bytes(), u64::from(u32::MAX));
+        window.set_round_trip(15_000_000, 5_000_000);
+        assert_eq!(window.cap_bytes(), expected);
+    }
+
+    #[test]
+    fn a_long_pause_makes_it_cold_again() {
+        let mut window = window(Driving::Busy);
+        window.on_ack(Time::ZERO, AckNumber(1), allow(GRANT_UNLIMITED, 1 << 20));
+        window.set_round_trip(200_000, 0);
+        window.on_wakeup(Time::from_ns(2_000_000), 0);
+        assert!(window.is_warm());
+        window.on_wakeup(Time::from_ns(2_000_001), 1);
+        window.on_wakeup(Time::from_ns(4_000_001), 0);
+        assert!(window.is_warm());
+        window.on_wakeup(Time::from_ns(4_000_002), 0);
+        assert!(!window.is_warm());
+        assert!(window.take_announce());
+        assert_eq!(window.cap_bytes(), 4 * 4096);
+    }
+}

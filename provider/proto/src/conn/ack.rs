@@ -1,0 +1,351 @@
+//! Acknowledgements: when one is due, what it says, and what one of the peer tells us (WIRE 5).
+//!
+//! Counted per connection: every 8 packets, or when a received batch ends, or at once where a packet asks for it. A
+//! packet carries the blocks of all paths and streams that have news; what does not fit waits for the next one. Answers
+//! to probes and retransmissions leave twice, so that a dead return direction costs nothing.
+
+use std::collections::VecDeque;
+
+use crate::conn::route::socket_address;
+use crate::conn::{Connection, Context};
+use crate::endpoint::qp::Phase;
+use crate::host::Host;
+use crate::path::BlockOutcome;
+use crate::train::Train;
+use crate::types::{Driving, QpId, Route, Time};
+use crate::wire::{
+    ACK_HEADER_BYTES, AckBuilder, AckNumber, AckView, Allowance, Base, BaseFlags, Epoch, PATH_BLOCK_MAX_BYTES, PathId,
+    Psn, STREAM_BLOCK_BYTES, Stamp, StreamBlock,
+};
+
+/// An ACK is due after so many packets.
+const PACKETS_PER_ACK: u32 = 8;
+
+/// And after this time, where both ends poll without sleeping; with sockets at the end of a batch.
+const ACK_DELAY_NS: u64 = 8_000;
+
+/// Least window that is ever told: two packets, so that nobody is stopped for good.
+const WINDOW_FLOOR_PACKETS: u32 = 2;
+
+/// What the receiving side owes the peer.
+#[derive(Default)]
+pub(crate) struct AckState {
+    /// Number of the last ACK.
+    number: AckNumber,
+    /// Packets received since it.
+    packets: u32,
+    /// The first of them came then.
+    since: Option<Time>,
+    /// Packets to send: 1, or 2 for two routes.
+    pub(super) due: u8,
+    /// One is due at the end of the batch at the latest.
+    urgent: bool,
+    /// And it must be sent twice.
+    twice: bool,
+    /// Path that the next one begins with, and whose route it takes.
+    turn: usize,
+    /// Streams whose block has news, in turns.
+    streams: VecDeque<QpId>,
+    /// The packet that goes out a second time, and its route.
+    copy: Vec<u8>,
+    copy_route: Option<Route>,
+}
+
+impl Connection {
+    // ---- Receiving side ----
+
+    /// A packet of DATA was received.
+    #[inline]
+    pub(super) fn count_for_ack(&mut self, now: Time, at_once: bool, twice: bool) {
+        let ack = &mut self.ack;
+        ack.packets += 1;
+        ack.since.get_or_insert(now);
+        ack.urgent |= at_once;
+        ack.twice |= twice;
+        if ack.packets >= PACKETS_PER_ACK && ack.due == 0 {
+            ack.urgent = true;
+        }
+    }
+
+    /// The block of a stream is news.
+    pub(super) fn stream_news(&mut self, cx: &mut Context<'_>, id: QpId, urgent: bool) {
+        let Some(life) = cx.qps.life_mut(id) else { return };
+        if !life.news {
+            life.news = true;
+            self.ack.streams.push_back(id);
+        }
+        if urgent {
+            self.ack_now(cx);
+        }
+    }
+
+    /// An ACK is due at once, whatever was received.
+    pub(super) fn ack_now(&mut self, _cx: &Context<'_>) {
+        self.ack.due = self.ack.due.max(1);
+    }
+
+    /// A batch of received datagrams is over.
+    pub(crate) fn end_batch(&mut self, cx: &mut Context<'_>) {
+        let ack = &mut self.ack;
+        let at_once = ack.urgent || (ack.packets > 0 && cx.shared.config.driving == Driving::Sockets);
+        if at_once {
+            ack.due = ack.due.max(if ack.twice { 2 } else { 1 });
+        }
+    }
+
+    /// When an ACK that nothing has triggered is due.
+    pub(super) fn ack_deadline(&self) -> Option<Time> {
+        self.ack.since.filter(|_| self.ack.due == 0).map(|since| since + ACK_DELAY_NS)
+    }
+
+    /// The delay of an ACK may be over.
+    pub(super) fn ack_timeout(&mut self, now: Time) {
+        if self.ack_deadline().is_some_and(|at| at <= now) {
+            self.ack.due = if self.ack.twice { 2 } else { 1 };
+        }
+    }
+
+    /// Builds the ACK that is due.
+    pub(super) fn build_ack(&mut self, cx: &mut Context<'_>, host: &mut dyn Host, train: &mut Train) -> bool {
+        if let Some(route) = self.ack.copy_route.take() {
+            self.ack.due = self.ack.due.saturating_sub(1);
+            train.start(route);
+            train.push_bytes(&self.ack.copy);
+            train.finish_segment(None);
+            cx.shared.counters.acks_sent += 1;
+            return true;
+        }
+        let Some((route, second, path, epoch)) = self.ack_routes(cx) else {
+            self.ack_told();
+            return false;
+        };
+        let allowance = self.allowance(cx);
+        let mut packet = std::mem::take(&mut cx.shared.packet);
+        packet.resize(self.packet_bytes().max(ACK_HEADER_BYTES), 0);
+        let mut builder = AckBuilder::new(&mut packet);
+        let paths_left = self.push_path_blocks(cx.now, &mut builder);
+        let streams_left = self.push_stream_blocks(cx, host, &mut builder);
+        let empty = builder.is_empty();
+        let number = self.ack.number.next();
+        let base = Base {
+            flags: BaseFlags::NONE,
+            path,
+            epoch,
+            connection: self.peer.id,
+            psn: Psn::ZERO,
+            stamp: Stamp::from_ns(cx.now.as_ns()),
+        };
+        let length = builder.finish(&base, number, &allowance);
+        let twice = self.ack.due > 1;
+        self.ack_told();
+        if empty {
+            cx.shared.packet = packet;
+            return false;
+        }
+        self.ack.number = number;
+        train.start(route);
+        train.push_bytes(&packet[..length]);
+        train.finish_segment(None);
+        if twice && second != route {
+            self.ack.copy.clear();
+            self.ack.copy.extend_from_slice(&packet[..length]);
+            self.ack.copy_route = Some(second);
+            self.ack.due = 1;
+        }
+        if paths_left || streams_left {
+            self.ack.due += 1;
+        }
+        cx.shared.packet = packet;
+        cx.shared.counters.acks_sent += 1;
+        true
+    }
+
+    fn ack_told(&mut self) {
+        let ack = &mut self.ack;
+        ack.packets = 0;
+        ack.since = None;
+        ack.due = 0;
+        ack.urgent = false;
+        ack.twice = false;
+        ack.turn = ack.turn.wrapping_add(1);
+    }
+
+    /// Routes of the ACK and of its copy: the plane that data came by, a source port that depends on the data's route,
+    /// so that a dead return direction heals when the data moves.
+    fn ack_routes(&self, cx: &Context<'_>) -> Option<(Route, Route, PathId, Epoch)> {
+        let count = self.rx_paths.len();
+        let route_of = |at: usize| {
+            let path = &self.rx_paths[at];
+            let from = path.from?;
+            let local = cx.shared.config.locals.get(usize::from(path.local.0))?;
+            let epoch = path.rx.epoch().unwrap_or_default();
+            let turn = at.wrapping_mul(7).wrapping_add(usize::from(epoch.0)).wrapping_add(self.ack.turn / count.max(1));
+            let destination = socket_address(from, self.key.peer_port, local);
+            let route = Route { local: path.local, source: self.routes.slot(turn), destination };
+            let copy = Route { source: self.routes.slot(turn + 1), ..route };
+            Some((route, copy, path.rx.id(), epoch))
+        };
+        let in_turn = |step: usize| (self.ack.turn + step) % count;
+        let mut with_news = (0..count).map(in_turn).filter(|at| self.rx_paths[*at].rx.has_news());
+        let chosen = with_news.next().or_else(|| (count > 0).then(|| in_turn(0)));
+        let Some((route, copy, path, epoch)) = chosen.and_then(route_of) else {
+            // Nothing was received yet, and a stream has news: the first lane must do.
+            let route = self.routes.nth(self.ack.turn);
+            return Some((route, self.routes.nth(self.ack.turn + 1), PathId(0), Epoch::ZERO));
+        };
+        // A copy takes another plane where data comes by one.
+        let other = (0..count).map(in_turn).filter_map(route_of).find(|other| other.0.local != route.local);
+        Some((route, other.map_or(copy, |other| other.0), path, epoch))
+    }
+
+    /// Grant, window and W0 for the peer.
+    fn allowance(&self, cx: &Context<'_>) -> Allowance {
+        let shared = &*cx.shared;
+        let mut allowance = shared.fair_share.allowance(shared.active_senders, shared.open_connections);
+        let held_bytes = shared.hold.held_bytes() / shared.active_senders.max(1);
+        let floor_bytes = WINDOW_FLOOR_PACKETS * u32::from(shared.config.payload_bytes);
+        allowance.window_bytes = allowance.window_bytes.saturating_sub(held_bytes).max(floor_bytes);
+        allowance
+    }
+
+    fn push_path_blocks(&mut self, now: Time, builder: &mut AckBuilder<'_>) -> bool {
+        let count = self.rx_paths.len();
+        for step in 0..count {
+            let at = (self.ack.turn + step) % count;
+            let rx = &mut self.rx_paths[at].rx;
+            if !rx.has_news() {
+                continue;
+            }
+            if builder.room_bytes() < PATH_BLOCK_MAX_BYTES {
+                return true;
+            }
+            if let Some(block) = rx.block(now) {
+                let fits = builder.push_path(&block);
+                debug_assert!(fits, "room was asked for");
+            }
+        }
+        false
+    }
+
+    fn push_stream_blocks(
+        &mut self,
+        cx: &mut Context<'_>,
+        host: &mut dyn Host,
+        builder: &mut AckBuilder<'_>,
+    ) -> bool {
+        for ended in self.ended.iter_mut().filter(|ended| ended.repeats > 0) {
+            if builder.push_stream(&ended.block) {
+                ended.repeats -= 1;
+            }
+        }
+        for _ in 0..self.ack.streams.len() {
+            if builder.room_bytes() < STREAM_BLOCK_BYTES {
+                return true;
+            }
+            let Some(id) = self.ack.streams.pop_front() else { break };
+            let Some(life) = cx.qps.life_mut(id) else { continue };
+            if !life.news || life.connection != Some(self.index) {
+                continue;
+            }
+            life.news = false;
+            if !life.responder.has_news() {
+                continue;
+            }
+            let fits = builder.push_stream(&life.responder.take_block(host));
+            debug_assert!(fits, "room was asked for");
+            if life.responder.has_news() {
+                life.news = true;
+                self.ack.streams.push_back(id);
+            }
+        }
+        false
+    }
+
+    // ---- Sending side ----
+
+    /// Takes an ACK of the peer.
+    pub(crate) fn handle_ack(&mut self, cx: &mut Context<'_>, view: &AckView<'_>) {
+        self.heard(cx.now);
+        cx.shared.counters.acks_received += 1;
+        self.window.on_ack(cx.now, view.number(), view.allowance);
+        for block in view.path_blocks() {
+            let at = usize::from(block.path.0);
+            if at >= self.paths.len() {
+                cx.shared.counters.dropped_out_of_window += 1;
+                continue;
+            }
+            let mut acked = std::mem::take(&mut cx.shared.acked);
+            let outcome = self.paths[at].tx.handle_block(cx.now, &block, &mut acked);
+            for segment in acked.drain(..) {
+                self.packet_acked(cx, &segment);
+            }
+            cx.shared.acked = acked;
+            self.after_block(cx, at, &outcome);
+        }
+        for block in view.stream_blocks() {
+            self.handle_stream_block(cx, &block);
+        }
+    }
+
+    fn packet_acked(&mut self, cx: &mut Context<'_>, segment: &crate::stream::SegmentRef) {
+        let Some(life) = cx.qps.life_of_record(segment.qp, segment.life) else { return };
+        match segment.role {
+            crate::stream::Role::Request => life.requester.packet_acked(segment),
+            crate::stream::Role::Response => life.responder.packet_acked(segment),
+        }
+    }
+
+    fn after_block(&mut self, cx: &mut Context<'_>, at: usize, outcome: &BlockOutcome) {
+        let counters = &mut cx.shared.counters;
+        if outcome.invalid {
+            counters.dropped_out_of_window += 1;
+            return;
+        }
+        counters.packets_lost += u64::from(outcome.lost);
+        counters.spurious_retransmissions += u64::from(outcome.spurious);
+        if outcome.lost > 0 {
+            self.lost_paths |= 1 << at;
+        }
+        if outcome.rtt_ns.is_some() {
+            self.tell_round_trip(at);
+        }
+        if self.paths[at].copied && outcome.news && self.paths[at].tx.is_idle() {
+            self.take_fresh_port(cx, at);
+        }
+    }
+
+    /// The window follows the least round trip of all paths; looked for only when a sample may have changed it.
+    fn tell_round_trip(&mut self, at: usize) {
+        let ack_delay_ns = self.paths[at].tx.rtt().ack_delay_ns();
+        if let Some(min_rtt_ns) = self.paths.iter().filter_map(|path| path.tx.min_rtt_ns()).min() {
+            self.window.set_round_trip(min_rtt_ns, ack_delay_ns);
+        }
+    }
+
+    /// Takes the block of a stream of ours.
+    pub(super) fn handle_stream_block(&mut self, cx: &mut Context<'_>, block: &StreamBlock) {
+        let index = self.index;
+        let Some(qp) = cx.qps.by_qpn(block.qpn) else { return };
+        let id = qp.id;
+        let Some(life) = qp.life.as_deref_mut() else { return };
+        if life.connection != Some(index) || life.token != block.token {
+            cx.shared.counters.dropped_bad_token += 1;
+            return;
+        }
+        if life.phase != Phase::Open {
+            return;
+        }
+        let rnr_before = life.requester.rnr_count();
+        let result = life.requester.handle_stream_block(cx.now, block, &mut cx.shared.events);
+        cx.shared.counters.rnr_received += life.requester.rnr_count() - rnr_before;
+        let wait = life.requester.poll_timeout(cx.now);
+        if let Err(failure) = result {
+            self.fail_by_request(cx, id, failure);
+            return;
+        }
+        if let Some(at) = wait {
+            self.arm_stream_timer(at);
+        }
+        self.make_ready(cx.qps, id);
+    }
+}

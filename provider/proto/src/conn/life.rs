@@ -1,0 +1,387 @@
+//! Begin and end of streams: OPEN, SHUT, and what becomes of work requests when the peer is gone (WIRE 3.7 to 3.15,
+//! 3.21). A life is attached to its connection from RTR to RESET; it may send when the peer has echoed its token.
+
+use crate::conn::{Connection, Context, Ended, Item, OUTBOX_ANSWERS_MAX, Shared};
+use crate::endpoint::qp::{Life, Phase, QpTable, Retry};
+use crate::event::QpFailure;
+use crate::host::Host;
+use crate::stream::{self, Failure, PeerStream};
+use crate::types::{QpId, Status, Time};
+use crate::wire::{Msn, NakCode, Open, OpenFlags, Qpn, Shut, ShutReason, Ssn, StreamBlock, Token};
+
+/// What is known of an ended life is kept this long after the peer has answered (WIRE 3.14), or after it was given up.
+const ENDED_KEPT_NS: u64 = 1_000_000_000;
+
+/// A SHUT that is not answered is repeated this long: as long as a peer may be descheduled, and no connection for ever.
+const SHUT_GIVEN_UP_NS: u64 = 10_000_000_000;
+
+/// Ended lives that are remembered; more can only come from a program that makes and destroys queue pairs faster than
+/// the peer answers. The oldest are forgotten then, and the peer learns it by probing.
+const ENDED_MAX: usize = 16_384;
+
+/// sq_psn in an OPEN before the program gave one: no PSN of 24 bits.
+const PSN_UNKNOWN: u32 = u32::MAX;
+
+/// Bits of a PSN as programs give it.
+const PSN_MASK: u32 = 0x00ff_ffff;
+
+/// The failure of work requests whose peer is gone.
+const PEER_LOST: Failure = Failure { status: Status::RetryExceeded, failure: QpFailure::Fatal };
+
+impl Connection {
+    /// The life of `id` begins to use the connection.
+    pub(crate) fn attach(&mut self, cx: &mut Context<'_>, id: QpId) {
+        let Some(life) = cx.qps.life_mut(id) else { return };
+        life.connection = Some(self.index);
+        life.phase = Phase::Opening;
+        life.peer_token = Token::ZERO;
+        life.retry = Retry::new(cx.now);
+        life.open_due = false;
+        life.ready = false;
+        life.news = false;
+        let at = life.retry.at;
+        self.streams.push(id);
+        self.opening.push(id);
+        self.linger_at = None;
+        self.arm_stream_timer(at);
+        self.watch_silence(cx, id);
+        if self.peer.id.is_known() {
+            self.push_open(cx.qps, id);
+        }
+    }
+
+    /// An OPEN of `id` is to be sent.
+    pub(super) fn push_open(&mut self, qps: &mut QpTable, id: QpId) {
+        if let Some(life) = qps.life_mut(id) {
+            if !life.open_due {
+                life.open_due = true;
+                self.outbox.push_back(Item::Open(id));
+            }
+        }
+    }
+
+    /// The OPENs of all lives that wait for an answer are to be sent.
+    pub(super) fn push_all_opens(&mut self, cx: &mut Context<'_>) {
+        for at in 0..self.opening.len() {
+            let id = self.opening[at];
+            self.push_open(cx.qps, id);
+        }
+    }
+
+    /// OPENs that were not answered in time are repeated. Returns when to look again.
+    pub(super) fn repeat_opens(&mut self, cx: &mut Context<'_>) -> Option<Time> {
+        let mut next: Option<Time> = None;
+        for at in 0..self.opening.len() {
+            let id = self.opening[at];
+            let Some(life) = cx.qps.life_mut(id) else { continue };
+            let due = life.retry.at <= cx.now;
+            if due {
+                life.retry.again(cx.now);
+            }
+            let again = life.retry.at;
+            next = Some(next.map_or(again, |next| next.min(again)));
+            if due && self.is_open() {
+                self.push_open(cx.qps, id);
+            }
+        }
+        next
+    }
+
+    /// The OPEN of a life as it is now.
+    pub(super) fn open_item(life: &Life, from_qpn: Qpn, srq: bool, host: &mut dyn Host) -> Open {
+        let flags = OpenFlags::NONE
+            .set(OpenFlags::SRQ, srq)
+            .set(OpenFlags::ANSWER_WANTED, life.phase == Phase::Opening);
+        Open {
+            from_qpn,
+            to_qpn: life.params.dest_qpn,
+            flags,
+            rnr_timer: life.params.min_rnr_timer & 0x1f,
+            token: life.token,
+            echo: life.peer_token,
+            send_psn: life.send.map_or(PSN_UNKNOWN, |send| send.sq_psn & PSN_MASK),
+            receive_psn: life.params.rq_psn & PSN_MASK,
+            credit: life.responder.credit(host),
+            max_dest_rd_atomic: life.params.max_dest_rd_atomic,
+            max_rd_atomic: life.send.map_or(0, |send| send.max_rd_atomic),
+        }
+    }
+
+    /// Takes an OPEN of the peer.
+    pub(crate) fn handle_open(&mut self, cx: &mut Context<'_>, open: &Open) {
+        if self.repeat_shut_of(cx, open.to_qpn, open.echo) {
+            return;
+        }
+        let index = self.index;
+        let Some(qp) = cx.qps.by_qpn(open.to_qpn) else {
+            cx.shared.counters.dropped_unknown_qp += 1;
+            return;
+        };
+        let id = qp.id;
+        let Some(life) = qp.life.as_deref_mut() else { return };
+        let psn_fits = open.send_psn > PSN_MASK || open.send_psn == life.params.rq_psn & PSN_MASK;
+        if life.connection != Some(index) || life.params.dest_qpn != open.from_qpn || !psn_fits {
+            cx.shared.counters.dropped_unknown_qp += 1;
+            return;
+        }
+        let echoed = open.echo == life.token;
+        match life.phase {
+            Phase::Opening => {
+                if life.peer_token != open.token {
+                    life.peer_token = open.token;
+                    life.responder.open(open.token);
+                }
+                if echoed {
+                    self.opened(cx, id, open);
+                }
+            }
+            Phase::Open | Phase::Failed if life.peer_token == open.token => {}
+            // Another life of the peer's queue pair: ours is bound to the one that it knew. A SHUT tells its end.
+            _ => {
+                cx.shared.counters.dropped_bad_token += 1;
+                return;
+            }
+        }
+        if open.flags.contains(OpenFlags::ANSWER_WANTED) {
+            self.push_open(cx.qps, id);
+        }
+    }
+
+    /// The peer has echoed the token of `id`.
+    fn opened(&mut self, cx: &mut Context<'_>, id: QpId, open: &Open) {
+        let Some(life) = cx.qps.life_mut(id) else { return };
+        life.phase = Phase::Open;
+        life.requester.open(&PeerStream {
+            token: open.token,
+            credit: open.credit,
+            shared_receive_queue: open.flags.contains(OpenFlags::SRQ),
+            message_span: self.peer.message_span,
+            packet_span: self.peer.packet_span,
+        });
+        self.opening.retain(|other| *other != id);
+        self.watch_silence(cx, id);
+        self.make_ready(cx.qps, id);
+    }
+
+    /// The same, where nobody is at hand who could say how many receives there are.
+    pub(super) fn tell_end_later(&mut self, id: QpId, reason: ShutReason) {
+        self.outbox.push_back(Item::End(id, reason));
+    }
+
+    /// If a life of ours that `token` names has ended, tells that again.
+    pub(super) fn repeat_shut_of(&mut self, cx: &mut Context<'_>, qpn: Qpn, token: Token) -> bool {
+        let of_life = |ended: &&mut Ended| ended.shut.from_qpn == qpn && ended.shut.from_token == token;
+        let Some(ended) = self.ended.iter_mut().find(of_life) else { return false };
+        ended.repeats = ended.repeats.max(u8::from(ended.block.code.is_fatal()));
+        let shut = ended.shut;
+        if ended.repeats > 0 {
+            self.ack_now(cx);
+        }
+        self.push_answer(Item::Shut(shut));
+        true
+    }
+
+    /// Queues an answer to something that the peer repeats, unless too many wait.
+    pub(super) fn push_answer(&mut self, item: Item) {
+        let answers = self.outbox.iter().filter(|item| !matches!(item, Item::Open(_))).count();
+        if answers < OUTBOX_ANSWERS_MAX {
+            self.outbox.push_back(item);
+        }
+    }
+
+    /// Tells the peer that a life of ours has ended, and remembers it until it has answered.
+    pub(crate) fn tell_end(&mut self, cx: &mut Context<'_>, id: QpId, reason: ShutReason, host: &mut dyn Host) {
+        let Some(qp) = cx.qps.get_mut(id) else { return };
+        let from_qpn = qp.qpn;
+        let Some(life) = qp.life.as_deref_mut() else { return };
+        let known = self.ended.iter().any(|ended| ended.shut.from_qpn == from_qpn && ended.shut.from_token == life.token);
+        if known || life.phase == Phase::PeerGone || !self.is_open() {
+            return;
+        }
+        let block = life.responder.block(host);
+        let shut = Shut {
+            from_qpn,
+            reason,
+            from_token: life.token,
+            to_qpn: life.params.dest_qpn,
+            to_token: life.peer_token,
+            msn_executed: life.responder.executed(),
+        };
+        let repeats = if block.code.is_fatal() { stream::BLOCK_REPEATS } else { 0 };
+        let retry = Retry::new(cx.now);
+        if self.ended.len() >= ENDED_MAX {
+            self.ended.pop_front();
+        }
+        self.ended.push_back(Ended {
+            shut,
+            block,
+            repeats,
+            retry,
+            answered: false,
+            forget_at: cx.now + SHUT_GIVEN_UP_NS,
+        });
+        if repeats > 0 {
+            self.ack_now(cx);
+        }
+        self.outbox.push_back(Item::Shut(shut));
+        self.arm_stream_timer(retry.at);
+    }
+
+    /// SHUTs that were not answered in time are repeated, old ones forgotten. Returns when to look again.
+    pub(super) fn repeat_shuts(&mut self, cx: &mut Context<'_>) -> Option<Time> {
+        let now = cx.now;
+        self.ended.retain(|ended| ended.forget_at > now);
+        let mut next: Option<Time> = None;
+        for ended in &mut self.ended {
+            let mut again = ended.forget_at;
+            if !ended.answered {
+                if ended.retry.at <= now {
+                    ended.retry.again(now);
+                    self.outbox.push_back(Item::Shut(ended.shut));
+                }
+                again = again.min(ended.retry.at);
+            }
+            next = Some(next.map_or(again, |next| next.min(again)));
+        }
+        next
+    }
+
+    /// Takes a SHUT: what the peer executed, then the end of its life.
+    pub(crate) fn handle_shut(&mut self, cx: &mut Context<'_>, shut: &Shut) {
+        let mut answer = Shut {
+            from_qpn: shut.to_qpn,
+            reason: ShutReason::Unknown,
+            from_token: Token::ZERO,
+            to_qpn: shut.from_qpn,
+            to_token: shut.from_token,
+            msn_executed: Msn(0),
+        };
+        let index = self.index;
+        let found = cx.qps.by_qpn(shut.to_qpn).and_then(|qp| Some((qp.id, qp.life.as_deref_mut()?)));
+        if let Some((id, life)) = found.filter(|(_, life)| is_end_of(life, shut) && life.connection == Some(index)) {
+            answer.reason = shut.reason;
+            answer.from_token = life.token;
+            answer.msn_executed = life.responder.executed();
+            if life.phase == Phase::Open {
+                let last_word = StreamBlock {
+                    qpn: shut.to_qpn,
+                    code: NakCode::None,
+                    token: life.token,
+                    msn_executed: shut.msn_executed,
+                    credit: Ssn(0),
+                    ..StreamBlock::default()
+                };
+                if let Err(failure) = life.requester.handle_stream_block(cx.now, &last_word, &mut cx.shared.events) {
+                    self.fail_life(cx, id, failure);
+                }
+            }
+            self.peer_gone(cx, id);
+        }
+        self.push_answer(Item::ShutAnswer(answer));
+    }
+
+    /// Takes the answer to a SHUT, or the answer to a probe for a life that the peer does not know.
+    pub(crate) fn handle_shut_answer(&mut self, cx: &mut Context<'_>, shut: &Shut) {
+        let ours = |ended: &&mut Ended| ended.shut.from_qpn == shut.to_qpn && ended.shut.from_token == shut.to_token;
+        if let Some(ended) = self.ended.iter_mut().find(ours) {
+            ended.answered = true;
+            ended.forget_at = cx.now + ENDED_KEPT_NS;
+            return;
+        }
+        if shut.reason != ShutReason::Unknown || shut.from_token.is_zero() {
+            return;
+        }
+        for at in 0..self.streams.len() {
+            let id = self.streams[at];
+            let Some(life) = cx.qps.life_mut(id) else { continue };
+            if life.params.dest_qpn == shut.from_qpn && life.peer_token == shut.from_token {
+                self.peer_gone(cx, id);
+                return;
+            }
+        }
+    }
+
+    /// The peer of a stream is gone for good: what is outstanding fails now, what comes later at once.
+    pub(super) fn peer_gone(&mut self, cx: &mut Context<'_>, id: QpId) {
+        let Some(life) = cx.qps.life_mut(id) else { return };
+        if matches!(life.phase, Phase::PeerGone | Phase::Failed) {
+            return;
+        }
+        life.phase = Phase::PeerGone;
+        self.opening.retain(|other| *other != id);
+        if !life.requester.is_idle() {
+            fail_life(cx, id, PEER_LOST);
+        }
+    }
+
+    /// A queue pair goes to the error state by itself.
+    pub(super) fn fail_life(&mut self, cx: &mut Context<'_>, id: QpId, failure: Failure) {
+        self.opening.retain(|other| *other != id);
+        fail_life(cx, id, failure);
+    }
+
+    /// The OPEN of `id` is not repeated any more.
+    pub(crate) fn stop_opening(&mut self, id: QpId) {
+        self.opening.retain(|other| *other != id);
+    }
+
+    /// The life of `id` does not use the connection any more.
+    pub(crate) fn detach(&mut self, cx: &mut Context<'_>, id: QpId) {
+        self.opening.retain(|other| *other != id);
+        if let Some(at) = self.streams.iter().position(|other| *other == id) {
+            self.streams.swap_remove(at);
+        }
+        if let Some(life) = cx.qps.life_mut(id) {
+            life.connection = None;
+        }
+        if self.streams.is_empty() {
+            self.linger_at = Some(cx.now + super::LINGER_NS);
+        }
+    }
+
+    /// The connection ends: every life loses its peer. Returns those whose OPEN was not answered: they start over.
+    pub(crate) fn kill(&mut self, cx: &mut Context<'_>) -> Vec<QpId> {
+        if self.is_open() {
+            cx.shared.open_connections = cx.shared.open_connections.saturating_sub(1);
+        }
+        self.state = super::State::Dead;
+        let mut unopened = Vec::new();
+        for id in std::mem::take(&mut self.streams) {
+            let Some(life) = cx.qps.life_mut(id) else { continue };
+            life.connection = None;
+            if life.phase == Phase::Opening {
+                unopened.push(id);
+            } else {
+                self.peer_gone(cx, id);
+            }
+        }
+        unopened
+    }
+}
+
+/// Whether a SHUT ends the peer's side of `life`.
+fn is_end_of(life: &Life, shut: &Shut) -> bool {
+    let ours = shut.to_token == life.token || shut.to_token.is_zero();
+    let theirs = shut.from_token == life.peer_token;
+    life.params.dest_qpn == shut.from_qpn && ours && theirs && !life.peer_token.is_zero()
+}
+
+/// A life without a connection, or with one, fails.
+pub(crate) fn fail_life(cx: &mut Context<'_>, id: QpId, failure: Failure) {
+    let Some(life) = cx.qps.life_mut(id) else { return };
+    if life.phase == Phase::Failed {
+        return;
+    }
+    life.phase = Phase::Failed;
+    let Shared { hold, events, counters, .. } = &mut *cx.shared;
+    stream::fail(id, &mut life.requester, &mut life.responder, failure, hold, events);
+    counters.qp_failures += 1;
+}
+
+/// A work request was submitted to a life whose peer is gone.
+pub(crate) fn fail_if_gone(cx: &mut Context<'_>, id: QpId) {
+    let gone = cx.qps.life_mut(id).is_some_and(|life| life.phase == Phase::PeerGone && !life.requester.is_idle());
+    if gone {
+        fail_life(cx, id, PEER_LOST);
+    }
+}

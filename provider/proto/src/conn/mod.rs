@@ -1,0 +1,390 @@
+//! A connection: the only place that knows paths *and* streams.
+//!
+//! `endpoint.rs` finds the connection of a packet or a queue pair and calls it; what is to be done afterwards shows in
+//! [`Connection::wants_urgent`], [`Connection::wants_data`] and [`Connection::deadline`]. Files by role: `rx` reads
+//! DATA, `ack` writes and reads acknowledgements, `schedule` decides what leaves next and on which path, `tx` builds the
+//! packets, `timer` says when something is due and does it, `hello` opens and ends connections, `life` opens and ends
+//! streams, `route` draws routes. State for sending and for receiving shares no keys: a connection to oneself has
+//! both in one object (WIRE 3.6).
+
+mod ack;
+mod hello;
+mod life;
+mod probe;
+mod route;
+mod rx;
+mod schedule;
+mod timer;
+mod tx;
+
+use std::collections::VecDeque;
+
+use rand::Rng;
+use rand::rngs::SmallRng;
+
+use crate::cc::{ConnectionWindow, FairShare};
+use crate::conn::ack::AckState;
+use crate::conn::probe::Suspicion;
+use crate::conn::route::Routes;
+use crate::conn::schedule::TxPath;
+use crate::endpoint::qp::{QpTable, Retry};
+use crate::endpoint::table::{ConnectionIndex, Key};
+use crate::endpoint::{ConnectError, ConnectionInfo, PathInfo};
+use crate::event::Event;
+use crate::path::{Constants, PathRx};
+use crate::stream::{HoldBudget, SegmentRef};
+use crate::telemetry::Counters;
+use crate::types::{EndpointConfig, LocalIndex, QpId, Route, Time};
+use crate::wire::{
+    CloseReason, ConnectionId, DATA_HEADER_BYTES, Incarnation, Shut, ShutReason, StreamBlock,
+};
+
+pub(crate) use hello::HelloVerdict;
+pub(crate) use life::{fail_if_gone, fail_life};
+
+/// Path ids that we accept of a peer; it bounds what a peer can make us allocate.
+pub(crate) const RX_PATHS_MAX: usize = 64;
+
+/// Most paths of a connection: as many bits as a set of paths has.
+pub(crate) const TX_PATHS_MAX: usize = 64;
+
+/// A connection outlives its last queue pair by this (WIRE 3.20).
+pub(crate) const LINGER_NS: u64 = 1_000_000_000;
+
+/// Payload sizes that are tried one after the other where a route carries less than it should: MTU 9000, half of that,
+/// 1,500 with some room for tunnels, the least that IPv6 carries, and what is left of anything.
+const PAYLOAD_STEPS_BYTES: [u16; 5] = [4096, 2048, 1360, 1152, 512];
+
+/// Items that may wait in the outbox besides the OPENs and SHUTs of our own queue pairs; answers beyond are left out,
+/// because their questions are repeated.
+const OUTBOX_ANSWERS_MAX: usize = 256;
+
+/// What all connections of an endpoint share.
+pub(crate) struct Shared {
+    pub config: EndpointConfig,
+    pub constants: Constants,
+    pub counters: Counters,
+    pub events: VecDeque<Event>,
+    pub hold: HoldBudget,
+    pub fair_share: FairShare,
+    pub rng: SmallRng,
+    pub incarnation: Incarnation,
+    /// Connections that are open.
+    pub open_connections: u32,
+    /// Connections whose peer is sending.
+    pub active_senders: u32,
+    /// Reused by acknowledgements.
+    pub acked: Vec<SegmentRef>,
+    /// Reused by everything that is built before it is pushed into a train.
+    pub packet: Vec<u8>,
+}
+
+/// What a connection works on besides itself.
+pub(crate) struct Context<'a> {
+    pub now: Time,
+    pub shared: &'a mut Shared,
+    pub qps: &'a mut QpTable,
+}
+
+/// Set-up and end of a connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum State {
+    /// The peer has not shown that it knows our id.
+    Opening,
+    /// Both ends know each other.
+    Open,
+    /// Nothing more is sent but CLOSE; it is removed at the time given.
+    Closing(Time),
+    /// To be removed.
+    Dead,
+}
+
+/// What the peer told in its HELLO.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Peer {
+    /// Id that it wants in our packets; unknown before its first HELLO.
+    pub id: ConnectionId,
+    pub incarnation: Incarnation,
+    pub message_span: u32,
+    pub packet_span: u32,
+}
+
+/// A restarted peer that has not yet echoed the fresh id that it was given (WIRE 3.5).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Candidate {
+    pub fresh_id: ConnectionId,
+    pub peer_id: ConnectionId,
+    pub incarnation: Incarnation,
+    /// A HELLO to it is due.
+    pub answer_due: bool,
+}
+
+/// Something to tell in a CONTROL packet.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Item {
+    Open(QpId),
+    Shut(Shut),
+    ShutAnswer(Shut),
+    /// A life went to the error state: becomes a SHUT.
+    End(QpId, ShutReason),
+    Close(CloseReason, Route),
+}
+
+/// A life of ours that ended and whose end the peer may not know yet.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ended {
+    pub shut: Shut,
+    /// The last word about the peer's stream; with the reason if a message of the peer was refused for good.
+    pub block: StreamBlock,
+    /// ACKs that the block still goes into.
+    pub repeats: u8,
+    pub retry: Retry,
+    pub answered: bool,
+    pub forget_at: Time,
+}
+
+/// What the receiver knows of a path of the peer.
+pub(crate) struct RxPath {
+    pub rx: PathRx,
+    /// Where its last packet came to and from: the plane for acknowledgements.
+    pub local: LocalIndex,
+    pub from: Option<std::net::IpAddr>,
+}
+
+/// A connection; see the file's head.
+pub(crate) struct Connection {
+    index: ConnectionIndex,
+    key: Key,
+    my_id: ConnectionId,
+    state: State,
+    peer: Peer,
+    candidate: Option<Candidate>,
+    routes: Routes,
+    /// Payload bytes of a full packet: what both ends and the route carry.
+    payload_bytes: u16,
+
+    // Set-up and end.
+    hello_due: bool,
+    hello_retry: Retry,
+    /// Counts CONTROL packets, so that each takes another route.
+    control_turn: usize,
+    outbox: VecDeque<Item>,
+    /// Queue pairs whose life uses the connection.
+    streams: Vec<QpId>,
+    /// Of these, those whose OPEN is not answered.
+    opening: Vec<QpId>,
+    ended: VecDeque<Ended>,
+    linger_at: Option<Time>,
+
+    // Sending.
+    paths: Vec<TxPath>,
+    /// Sets of paths, a bit each: with lost packets, with bare packets to send.
+    lost_paths: u64,
+    bare_paths: u64,
+    /// Streams that may have segments to send, in turns.
+    ready: VecDeque<QpId>,
+    window: ConnectionWindow,
+    suspicion: Option<Suspicion>,
+    /// When a path's window of less than one packet lets the next one out, if that is what new data waits for.
+    window_opens_at: Option<Time>,
+    /// Path that asks when an answer does not come although all packets are acknowledged.
+    waiting_path: Option<usize>,
+    /// Stream that is asked for next.
+    ask_turn: usize,
+    /// When a plane without a working path is tried again.
+    plane_check_at: Option<Time>,
+    /// As soon as there is something to send again.
+    plane_check_owed: bool,
+    /// When something of the peer came last.
+    last_heard: Time,
+    /// Not later than the first silence that is too long.
+    silence_at: Option<Time>,
+    /// Not later than the first end of an RNR wait.
+    stream_timer_at: Option<Time>,
+
+    // Receiving.
+    rx_paths: Vec<RxPath>,
+    ack: AckState,
+    /// The peer is sending, until then at least.
+    active_until: Option<Time>,
+
+    // Places in the endpoint's queues.
+    pub(crate) in_urgent: bool,
+    pub(crate) in_ready: bool,
+    pub(crate) in_batch: bool,
+    pub(crate) in_touched: bool,
+}
+
+/// A random id that is not 0.
+pub(crate) fn random_id(rng: &mut SmallRng) -> ConnectionId {
+    ConnectionId(rng.random_range(1..=u32::MAX))
+}
+
+impl Connection {
+    /// A connection that has to be opened.
+    pub(crate) fn new(
+        index: ConnectionIndex,
+        key: Key,
+        my_id: ConnectionId,
+        routes: Routes,
+        now: Time,
+        shared: &mut Shared,
+    ) -> Self {
+        let peer = Peer {
+            id: ConnectionId::UNKNOWN,
+            incarnation: Incarnation(0),
+            message_span: 0,
+            packet_span: 0,
+        };
+        let mut connection = Self {
+            index,
+            key,
+            my_id,
+            state: State::Opening,
+            peer,
+            candidate: None,
+            routes,
+            payload_bytes: shared.config.payload_bytes,
+            hello_due: true,
+            hello_retry: Retry::new(now),
+            control_turn: 0,
+            outbox: VecDeque::new(),
+            streams: Vec::new(),
+            opening: Vec::new(),
+            ended: VecDeque::new(),
+            linger_at: None,
+            paths: Vec::new(),
+            lost_paths: 0,
+            bare_paths: 0,
+            ready: VecDeque::new(),
+            window: ConnectionWindow::new(
+                shared.config.driving,
+                shared.config.payload_bytes,
+                shared.config.train_bytes,
+                now,
+            ),
+            suspicion: None,
+            window_opens_at: None,
+            waiting_path: None,
+            ask_turn: 0,
+            plane_check_at: None,
+            plane_check_owed: false,
+            last_heard: now,
+            silence_at: None,
+            stream_timer_at: None,
+            rx_paths: Vec::new(),
+            ack: AckState::default(),
+            active_until: None,
+            in_urgent: false,
+            in_ready: false,
+            in_batch: false,
+            in_touched: false,
+        };
+        connection.make_paths(now, shared, usize::from(shared.config.paths));
+        connection
+    }
+
+    /// Routes for `key`, or why there are none.
+    pub(crate) fn routes_for(config: &EndpointConfig, key: &Key) -> Result<Routes, ConnectError> {
+        Routes::new(config, key)
+    }
+
+    pub(crate) fn key(&self) -> Key {
+        self.key
+    }
+
+    pub(crate) fn my_id(&self) -> ConnectionId {
+        self.my_id
+    }
+
+    /// The id that it sends with.
+    pub(crate) fn peer_id(&self) -> ConnectionId {
+        self.peer.id
+    }
+
+    pub(crate) fn is_open(&self) -> bool {
+        self.state == State::Open
+    }
+
+    /// New queue pairs may use it.
+    pub(crate) fn is_usable(&self) -> bool {
+        matches!(self.state, State::Opening | State::Open)
+    }
+
+    /// Where an answer that does not wait goes: the endpoint port, on the plane of what it answers if there is one.
+    pub(crate) fn answer_route(&self, local: LocalIndex) -> Route {
+        let lanes = self.routes.lanes();
+        let lane = lanes.iter().find(|lane| lane.local == local).unwrap_or(&lanes[0]);
+        self.routes.over(lane, self.control_turn)
+    }
+
+    /// Packets to `destination` must not be as large as `bytes`.
+    pub(crate) fn shrink_payload(&mut self, destination: std::net::SocketAddr, bytes: u32) {
+        if self.routes.lanes().iter().all(|lane| lane.destination != destination) {
+            return;
+        }
+        let limit = bytes.saturating_sub(DATA_HEADER_BYTES as u32);
+        let fits = PAYLOAD_STEPS_BYTES.iter().find(|step| u32::from(**step) < limit);
+        let smallest = PAYLOAD_STEPS_BYTES[PAYLOAD_STEPS_BYTES.len() - 1];
+        self.payload_bytes = self.payload_bytes.min(*fits.unwrap_or(&smallest));
+    }
+
+    pub(crate) fn is_dead(&self) -> bool {
+        self.state == State::Dead
+    }
+
+    pub(crate) fn is_peer(&self, ip: std::net::IpAddr) -> bool {
+        self.routes.is_peer(ip.to_canonical())
+    }
+
+    /// UDP payload bytes of the largest packet that may be sent.
+    fn packet_bytes(&self) -> usize {
+        usize::from(self.payload_bytes) + DATA_HEADER_BYTES
+    }
+
+    /// Something to send that comes before new data.
+    pub(crate) fn wants_urgent(&self) -> bool {
+        self.has_control()
+            || self.ack.due > 0
+            || (self.is_open() && ((self.lost_paths | self.bare_paths) != 0 || self.suspicion_wants_probe()))
+    }
+
+    /// Streams may have something to send.
+    pub(crate) fn wants_data(&self) -> bool {
+        self.is_open() && !self.ready.is_empty()
+    }
+
+    /// Anything unfinished.
+    pub(crate) fn is_busy(&self, qps: &QpTable) -> bool {
+        self.wants_urgent()
+            || !self.opening.is_empty()
+            || self.paths.iter().any(|path| !path.tx.is_idle())
+            || self.ended.iter().any(|ended| !ended.answered)
+            || self.streams.iter().any(|id| {
+                let life = qps.get(*id).and_then(|qp| qp.life.as_deref());
+                life.is_some_and(|life| !life.requester.is_idle() || life.responder.has_responses())
+            })
+    }
+
+    /// For statistics.
+    pub(crate) fn info(&self) -> ConnectionInfo {
+        let paths = self.paths.iter().map(|path| PathInfo {
+            route: path.route,
+            outstanding_packets: path.tx.outstanding(),
+            srtt_ns: path.tx.srtt_ns().unwrap_or(0),
+            window_packets: path.tx.window().packets() as u32,
+            epoch: path.tx.epoch().0,
+            resting: path.tx.is_resting(),
+        });
+        ConnectionInfo {
+            source_gid: self.key.source,
+            dest_gid: self.key.dest,
+            peer: self.routes.first().destination,
+            open: self.is_open(),
+            streams: self.streams.len() as u32,
+            in_flight_bytes: self.bytes_in_flight(),
+            grant_bytes_per_s: self.window.grant_bytes_per_s().unwrap_or(u64::MAX),
+            paths: paths.collect(),
+        }
+    }
+}

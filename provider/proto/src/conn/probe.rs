@@ -1,0 +1,272 @@
+//! Does the route work, and is the peer there at all? Moves of paths to other routes (WIRE 4.15 to 4.21), probes that ask
+//! for a stream block (WIRE 6.4), and what follows from ICMP errors (WIRE 3.18).
+
+use std::net::SocketAddr;
+
+use smallvec::SmallVec;
+
+use crate::conn::{Connection, Context};
+use crate::endpoint::qp::Phase;
+use crate::path::{Bare, PathAction};
+use crate::train::Train;
+use crate::types::{Route, SourceSlot, Time};
+use crate::wire::{BaseFlags, Qpn, Token};
+
+/// Probes, each on another route, that must all be answered by "unreachable" before the peer is taken for dead.
+const SUSPICION_ROUTES: usize = 3;
+
+/// A suspicion that is not confirmed is forgotten after this: ICMP errors may be lost, or were never about us.
+const SUSPICION_NS: u64 = 200_000_000;
+
+/// A plane on which no path works is tried this often (WIRE 4.21).
+const PLANE_RETRY_NS: u64 = 20_000_000;
+
+/// Streams that one probe asks for, each in a packet of its own.
+const STREAMS_PER_PROBE: u8 = 4;
+
+/// The peer may be dead: probes on several routes are under way.
+#[derive(Clone, Debug)]
+pub(crate) struct Suspicion {
+    until: Time,
+    routes: SmallVec<[(Route, Answer); SUSPICION_ROUTES]>,
+}
+
+/// What became of the probe on a route.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Answer {
+    NotSent,
+    Awaited,
+    Unreachable,
+}
+
+impl Connection {
+    // ---- Moves ----
+
+    /// Asks path `at` what is due and does it.
+    pub(super) fn path_timeout(&mut self, cx: &mut Context<'_>, at: usize) {
+        match self.paths[at].tx.handle_timeout(cx.now) {
+            PathAction::None => {}
+            PathAction::Lost => self.lost_paths |= 1 << at,
+            PathAction::Rto => {
+                cx.shared.counters.rtos += 1;
+                self.lost_paths |= 1 << at;
+            }
+            PathAction::Probe => self.probe(cx, at),
+            PathAction::MoveAndProbe => {
+                self.move_path(cx, at);
+                self.probe(cx, at);
+            }
+        }
+    }
+
+    /// A probe leaves on path `at`, or several if several streams wait for their block.
+    fn probe(&mut self, cx: &mut Context<'_>, at: usize) {
+        let waiting = self.streams.iter().filter(|id| {
+            let life = cx.qps.get(**id).and_then(|qp| qp.life.as_deref());
+            life.is_some_and(|life| life.phase == Phase::Open && life.requester.wants_probe())
+        });
+        let count = waiting.take(usize::from(STREAMS_PER_PROBE)).count() as u8;
+        self.paths[at].probes_due = count.max(1);
+        self.bare_paths |= 1 << at;
+    }
+
+    /// Path `at` takes another route.
+    fn move_path(&mut self, cx: &mut Context<'_>, at: usize) {
+        let present = self.paths[at].route;
+        let newest = self
+            .paths
+            .iter()
+            .enumerate()
+            .filter(|(other, path)| *other != at && !path.tx.is_resting())
+            .filter_map(|(_, path)| Some((path.tx.last_ack_time()?, path.route)))
+            .max_by_key(|(time, _)| *time)
+            .map(|(_, route)| route);
+        let to = self.routes.move_from(present, newest, &mut cx.shared.rng);
+        let path = &mut self.paths[at];
+        path.route = to.route;
+        path.copied = to.copied;
+        path.tx.move_to(cx.now);
+        cx.shared.counters.moves += 1;
+        if self.routes.lanes().len() > 1 && self.plane_check_at.is_none() {
+            self.plane_check_at = Some(cx.now + PLANE_RETRY_NS);
+        }
+    }
+
+    /// A path that copied its route has nothing outstanding: it takes a port of its own, proved by a probe first.
+    pub(super) fn take_fresh_port(&mut self, cx: &mut Context<'_>, at: usize) {
+        let taken: SmallVec<[Route; 64]> = self.paths.iter().map(|path| path.route).collect();
+        let route = self.routes.fresh_port(self.paths[at].route, &taken, &mut cx.shared.rng);
+        self.try_route(cx, at, route);
+    }
+
+    /// Path `at` goes to a route that nobody has tried, and sends nothing new until a probe is answered there.
+    fn try_route(&mut self, cx: &mut Context<'_>, at: usize, route: Route) {
+        let path = &mut self.paths[at];
+        path.copied = false;
+        path.route = route;
+        path.tx.move_to(cx.now);
+        if self.paths.len() > 1 {
+            self.paths[at].tx.rest_until_proved(cx.now);
+        }
+        self.paths[at].probes_due = 1;
+        self.bare_paths |= 1 << at;
+        cx.shared.counters.moves += 1;
+    }
+
+    /// Planes that no working path is on are tried again, with a path that others can spare.
+    pub(super) fn plane_timeout(&mut self, cx: &mut Context<'_>) {
+        if self.plane_check_at.is_none_or(|at| at > cx.now) {
+            return;
+        }
+        self.plane_check_at = None;
+        let lanes: SmallVec<[crate::path::entropy::Lane; 4]> = SmallVec::from_slice(self.routes.lanes());
+        for lane in &lanes {
+            let works = self.paths.iter().any(|path| path.route.local == lane.local && !path.tx.is_resting());
+            if works {
+                continue;
+            }
+            // Tried again until it works, but only while there is something to send: nothing ticks for ever.
+            self.plane_check_at = Some(cx.now + PLANE_RETRY_NS);
+            if !self.is_busy(cx.qps) {
+                continue;
+            }
+            if self.paths.iter().any(|path| path.route.local == lane.local) {
+                // A path rests there and probes by itself.
+                continue;
+            }
+            if let Some(at) = self.path_to_spare() {
+                let turn = at + self.paths[at].tx.epoch().0 as usize;
+                let route = self.routes.over(lane, turn);
+                self.try_route(cx, at, route);
+            }
+        }
+        if !self.is_busy(cx.qps) {
+            self.plane_check_at = None;
+            self.plane_check_owed = true;
+        }
+    }
+
+    /// The path with the least in flight on a lane that has at least two working ones.
+    fn path_to_spare(&self) -> Option<usize> {
+        let crowded = |route: &Route| {
+            self.paths.iter().filter(|path| path.route.local == route.local && !path.tx.is_resting()).count() > 1
+        };
+        let candidates = self.paths.iter().enumerate();
+        candidates
+            .filter(|(_, path)| !path.tx.is_resting() && crowded(&path.route))
+            .min_by_key(|(_, path)| path.tx.outstanding())
+            .map(|(at, _)| at)
+    }
+
+    // ---- Streams that wait ----
+
+    /// Something was sent on path `at` that the peer has to answer: one path of the connection asks if it does not.
+    #[inline]
+    pub(super) fn wait_for_answers(&mut self, now: Time, at: usize) {
+        if self.waiting_path.is_none() {
+            self.waiting_path = Some(at);
+            self.paths[at].tx.set_waiting(now, true);
+        }
+        if self.plane_check_owed {
+            self.plane_check_owed = false;
+            self.plane_check_at = Some(now + PLANE_RETRY_NS);
+        }
+    }
+
+    /// Before the waiting path is asked for its timeout: does anybody still wait?
+    pub(super) fn waiting_timeout(&mut self, cx: &mut Context<'_>) {
+        let Some(at) = self.waiting_path else { return };
+        let path = &mut self.paths[at].tx;
+        if !path.is_idle() || path.poll_timeout().is_none_or(|due| due > cx.now) {
+            return;
+        }
+        let (mut owed, mut asks) = (false, false);
+        for id in &self.streams {
+            let Some(life) = cx.qps.life_mut(*id).filter(|life| life.phase == Phase::Open) else { continue };
+            owed |= life.requester.waiting_since().is_some();
+            asks |= life.requester.wants_probe();
+        }
+        if asks {
+            return;
+        }
+        // Not now: others are still in flight, or nobody waits at all.
+        path.set_waiting(cx.now, false);
+        if owed {
+            path.set_waiting(cx.now, true);
+        } else {
+            self.waiting_path = None;
+        }
+    }
+
+    /// A stream of ours whose packets are all acknowledged but not executed: QPN and life at the peer.
+    pub(super) fn stream_to_ask(&mut self, cx: &mut Context<'_>) -> Option<(Qpn, Token)> {
+        let count = self.streams.len();
+        for step in 0..count {
+            let at = (self.ask_turn + step) % count;
+            let Some(life) = cx.qps.life_mut(self.streams[at]) else { continue };
+            if life.phase == Phase::Open && life.requester.wants_probe() {
+                self.ask_turn = at + 1;
+                return Some((life.params.dest_qpn, life.peer_token));
+            }
+        }
+        None
+    }
+
+    // ---- Is the peer there? ----
+
+    /// An ICMP error says that `destination` is unreachable. True if that proves the peer dead.
+    pub(crate) fn handle_unreachable(
+        &mut self,
+        cx: &mut Context<'_>,
+        destination: SocketAddr,
+        source: Option<SourceSlot>,
+    ) -> bool {
+        let concerns = self.routes.lanes().iter().any(|lane| lane.destination == destination);
+        if !concerns || !self.is_open() {
+            return false;
+        }
+        let Some(suspicion) = self.suspicion.as_mut().filter(|suspicion| suspicion.until > cx.now) else {
+            self.suspect(cx);
+            return false;
+        };
+        let named = suspicion.routes.iter_mut().find(|(route, answer)| {
+            let fits = source.is_none_or(|source| source == route.source) && route.destination == destination;
+            fits && *answer == Answer::Awaited
+        });
+        if let Some((_, answer)) = named {
+            *answer = Answer::Unreachable;
+        }
+        suspicion.routes.iter().all(|(_, answer)| *answer == Answer::Unreachable)
+    }
+
+    /// Probes on several routes, or on all where there are fewer.
+    fn suspect(&mut self, cx: &mut Context<'_>) {
+        let mut routes: SmallVec<[(Route, Answer); SUSPICION_ROUTES]> = SmallVec::new();
+        for turn in 0..SUSPICION_ROUTES {
+            let route = self.routes.nth(turn);
+            if !routes.iter().any(|(other, _)| *other == route) {
+                routes.push((route, Answer::NotSent));
+            }
+        }
+        self.suspicion = Some(Suspicion { until: cx.now + SUSPICION_NS, routes });
+    }
+
+    /// A probe of the suspicion is due.
+    pub(super) fn suspicion_wants_probe(&self) -> bool {
+        let not_sent = |suspicion: &Suspicion| suspicion.routes.iter().any(|(_, answer)| *answer == Answer::NotSent);
+        self.suspicion.as_ref().is_some_and(not_sent)
+    }
+
+    /// Builds such a probe: on the route that the suspicion names, whatever route its path is on.
+    pub(super) fn build_suspicion_probe(&mut self, cx: &mut Context<'_>, train: &mut Train) -> bool {
+        let Some(suspicion) = self.suspicion.as_mut() else { return false };
+        let not_sent = suspicion.routes.iter_mut().enumerate().find(|(_, (_, answer))| *answer == Answer::NotSent);
+        let Some((turn, (route, answer))) = not_sent else { return false };
+        *answer = Answer::Awaited;
+        let route = *route;
+        let at = turn % self.paths.len();
+        cx.shared.counters.probes_sent += 1;
+        self.push_bare(cx, at, Bare::Probe, BaseFlags::PROBE, None, route, train);
+        true
+    }
+}

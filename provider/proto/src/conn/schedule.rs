@@ -1,0 +1,386 @@
+//! What leaves next, and on which path. First what was asked for (CONTROL, ACKs, bare packets), then retransmissions,
+//! which nothing holds back (WIRE 4.9), then new segments: the streams of a connection take turns by trains, each train
+//! takes the path that is expected to finish it first. The packets are built in `tx.rs`.
+
+use crate::conn::tx::{Fill, Wire};
+use crate::conn::{Connection, Context, Shared, TX_PATHS_MAX};
+use crate::endpoint::qp::{Life, Phase, QpTable};
+use crate::host::Host;
+use crate::path::PathTx;
+use crate::stream::{Role, SegmentRef};
+use crate::train::Train;
+use crate::types::{QpId, Route, Time};
+use crate::wire::{DATA_HEADER_BYTES, PathId};
+
+/// Padding a packet up to its neighbours' size costs less than a train of its own up to about this: a train costs
+/// 2.6 µs of a core at the sender and about as much at the receiver, a padding byte 0.4 ns each, and it takes the wire.
+const PADDING_MAX_BYTES: u32 = 2048;
+
+/// Streams whose backlog is looked at when a slow path is judged.
+const BACKLOG_STREAMS: usize = 8;
+
+/// A path and what is to be sent on it.
+pub(crate) struct TxPath {
+    pub tx: PathTx<SegmentRef>,
+    pub route: Route,
+    /// It took over the route of another path, and takes a port of its own when nothing is outstanding.
+    pub copied: bool,
+    /// It was used since its last marker.
+    pub unmarked: bool,
+    /// Bare packets that are due.
+    pub marker_due: bool,
+    pub announce_due: bool,
+    pub probes_due: u8,
+}
+
+/// What comes after a segment in a train.
+enum Next {
+    /// Another one that fits.
+    Segment(QpId, SegmentRef),
+    /// Another one that does not fit into this train.
+    Later,
+    /// Nothing: the backlog is empty.
+    Nothing,
+}
+
+impl Connection {
+    /// Makes `count` paths on routes that use all lanes and ports evenly. Only before anything was sent.
+    pub(super) fn make_paths(&mut self, now: Time, shared: &mut Shared, count: usize) {
+        let count = count.clamp(1, TX_PATHS_MAX);
+        let routes = self.routes.spread(count, &mut shared.rng);
+        self.paths.clear();
+        for (at, route) in routes.into_iter().enumerate() {
+            let mut tx = PathTx::new(PathId(at as u8), shared.constants, now);
+            tx.set_paths(count as u32);
+            self.paths.push(TxPath {
+                tx,
+                route,
+                copied: false,
+                unmarked: false,
+                marker_due: false,
+                announce_due: false,
+                probes_due: 0,
+            });
+        }
+    }
+
+    /// Bytes in flight on all paths.
+    pub(super) fn bytes_in_flight(&self) -> u64 {
+        self.paths.iter().map(|path| path.tx.bytes_in_flight()).sum()
+    }
+
+    /// The stream of `id` may have something to send.
+    #[inline]
+    pub(crate) fn make_ready(&mut self, qps: &mut QpTable, id: QpId) {
+        let index = self.index;
+        let Some(life) = qps.life_mut(id) else { return };
+        if !life.ready && life.connection == Some(index) {
+            life.ready = true;
+            self.ready.push_back(id);
+        }
+    }
+
+    /// Fills `train` with what comes before new data; false if there is nothing.
+    pub(crate) fn poll_urgent(&mut self, cx: &mut Context<'_>, host: &mut dyn Host, train: &mut Train) -> bool {
+        if self.ack.due > 0 && self.build_ack(cx, host, train) {
+            return true;
+        }
+        if self.has_control() && self.build_control(cx, host, train) {
+            return true;
+        }
+        if !self.is_open() {
+            return false;
+        }
+        if self.build_suspicion_probe(cx, train) {
+            return true;
+        }
+        while self.bare_paths != 0 {
+            let at = self.bare_paths.trailing_zeros() as usize;
+            if self.build_bare(cx, at, train) {
+                return true;
+            }
+            self.bare_paths &= !(1 << at);
+        }
+        while self.lost_paths != 0 {
+            let at = self.lost_paths.trailing_zeros() as usize;
+            if self.build_retransmissions(cx, at, train) {
+                return true;
+            }
+            self.lost_paths &= !(1 << at);
+        }
+        false
+    }
+
+    /// Fills `train` with new segments; false if there is nothing that may leave now.
+    pub(crate) fn poll_data(&mut self, cx: &mut Context<'_>, train: &mut Train) -> bool {
+        if !self.is_open() {
+            return false;
+        }
+        let Some((id, segment)) = self.peek_ready(cx) else { return false };
+        let in_flight = self.bytes_in_flight();
+        self.window.on_wakeup(cx.now, in_flight);
+        let wire_bytes = packet_bytes(&segment);
+        let room_bytes = self.window_room(cx, id, &segment, in_flight);
+        if room_bytes < u64::from(wire_bytes) {
+            self.announce_if_cold(None);
+            return false;
+        }
+        let needed = self.packets_wanted(cx, id, &segment);
+        let Some(at) = self.choose_path(cx, needed) else {
+            let now = cx.now;
+            let opens = self.paths.iter().filter_map(|path| path.tx.opens_at());
+            self.window_opens_at = opens.filter(|at| *at > now).min();
+            return false;
+        };
+        let fill = Fill {
+            path: at,
+            segments_left: self.paths[at].tx.room(cx.now).min(u32::from(cx.shared.config.train_segments)).max(1),
+            room_bytes,
+            segment_bytes: wire_bytes,
+            train_bytes: cx.shared.config.train_bytes,
+        };
+        let emptied = self.fill_train(cx, fill, id, segment, train);
+        if emptied {
+            self.mark_paths(at);
+        } else {
+            self.announce_if_cold(Some(at));
+        }
+        cx.shared.counters.trains_sent += 1;
+        self.wait_for_answers(cx.now, at);
+        true
+    }
+
+    /// Sends `first` and what fits behind it. True if that emptied the backlog.
+    fn fill_train(
+        &mut self,
+        cx: &mut Context<'_>,
+        mut fill: Fill,
+        id: QpId,
+        first: SegmentRef,
+        train: &mut Train,
+    ) -> bool {
+        train.start(self.paths[fill.path].route);
+        let (mut id, mut segment) = (id, first);
+        loop {
+            take_segment(cx, id, &segment, self.payload_bytes);
+            let next = self.next_for(cx, &fill, train, &segment);
+            if let (Next::Segment(_, following), true) = (&next, train.is_empty()) {
+                // The first packet sets the size of all; it may be padded up to the second.
+                fill.segment_bytes = fill.segment_bytes.max(packet_bytes(following));
+            }
+            let wire = Wire {
+                padded_to: matches!(next, Next::Segment(..)).then_some(fill.segment_bytes),
+                again: false,
+                last: matches!(next, Next::Nothing),
+            };
+            let sent_bytes = self.push_segment(cx, fill.path, &segment, &wire, train);
+            fill.segments_left -= 1;
+            fill.room_bytes = fill.room_bytes.saturating_sub(u64::from(sent_bytes));
+            match next {
+                Next::Segment(next_id, following) => (id, segment) = (next_id, following),
+                Next::Later => {
+                    self.end_turn(id);
+                    return false;
+                }
+                Next::Nothing => return true,
+            }
+        }
+    }
+
+    /// What comes behind `pending` in the train, which has not been pushed yet.
+    fn next_for(&mut self, cx: &mut Context<'_>, fill: &Fill, train: &Train, pending: &SegmentRef) -> Next {
+        let Some((id, next)) = self.peek_ready(cx) else { return Next::Nothing };
+        let (pending_bytes, next_bytes) = (packet_bytes(pending), packet_bytes(&next));
+        let size = if train.is_empty() { pending_bytes.max(next_bytes) } else { fill.segment_bytes };
+        let padding = size - pending_bytes;
+        let count = train.segments().len() as u32 + 2;
+        // The pending packet comes off the room as well; the padding too.
+        let wanted = u64::from(size) + u64::from(next_bytes);
+        let fits = fill.segments_left > 1
+            && next_bytes <= size
+            && padding <= PADDING_MAX_BYTES
+            && count * size <= fill.train_bytes
+            && wanted <= fill.room_bytes;
+        if !fits {
+            return Next::Later;
+        }
+        // WIRE 4.12: a message of at most one train goes whole on one path.
+        let begins = next.offset == 0 && (next.msn != pending.msn || next.qp != pending.qp);
+        if begins {
+            let packets = self.packets_wanted(cx, id, &next);
+            if packets > fill.segments_left - 1 {
+                return Next::Later;
+            }
+        }
+        Next::Segment(id, next)
+    }
+
+    /// The next segment of the first stream that has one; streams that have none leave the queue.
+    fn peek_ready(&mut self, cx: &mut Context<'_>) -> Option<(QpId, SegmentRef)> {
+        while let Some(id) = self.ready.front().copied() {
+            let index = self.index;
+            if let Some(life) = cx.qps.life_mut(id) {
+                if life.connection == Some(index) && life.ready {
+                    if let Some(segment) = peek_segment(life, cx.now, self.payload_bytes) {
+                        return Some((id, segment));
+                    }
+                    life.ready = false;
+                }
+            }
+            self.ready.pop_front();
+        }
+        None
+    }
+
+    /// The next stream has its turn.
+    fn end_turn(&mut self, id: QpId) {
+        if self.ready.len() > 1 && self.ready.front() == Some(&id) {
+            self.ready.rotate_left(1);
+        }
+    }
+
+    /// Bytes that may leave of a stream: the oldest incomplete message keeps a train of reserve (WIRE 6.29).
+    fn window_room(&self, cx: &mut Context<'_>, id: QpId, segment: &SegmentRef, in_flight: u64) -> u64 {
+        let room_bytes = self.window.room_bytes(in_flight);
+        if !self.window.is_warm() {
+            return room_bytes;
+        }
+        let oldest = cx.qps.life_mut(id).is_some_and(|life| match segment.role {
+            Role::Request => life.requester.oldest_incomplete() == Some(segment.msn),
+            Role::Response => true,
+        });
+        if !oldest {
+            return room_bytes;
+        }
+        let cap_bytes = self.window.cap_bytes() + u64::from(cx.shared.config.train_bytes);
+        room_bytes.max(cap_bytes.saturating_sub(in_flight))
+    }
+
+    /// Packets of the message of `segment` if it fits into one train, else 1.
+    fn packets_wanted(&self, cx: &mut Context<'_>, id: QpId, segment: &SegmentRef) -> u32 {
+        if segment.offset != 0 || segment.length < self.payload_bytes {
+            return 1;
+        }
+        let Some(life) = cx.qps.life_mut(id) else { return 1 };
+        let Some(message_bytes) = message_bytes(life, segment) else { return 1 };
+        let packets = message_bytes.div_ceil(u32::from(self.payload_bytes.max(1))).max(1);
+        if packets <= self.train_packets(cx.shared) { packets } else { 1 }
+    }
+
+    /// Full packets that a train carries.
+    fn train_packets(&self, shared: &Shared) -> u32 {
+        let by_bytes = shared.config.train_bytes / (self.packet_bytes() as u32);
+        by_bytes.min(u32::from(shared.config.train_segments)).max(1)
+    }
+
+    /// The path that is expected to finish a train of `packets` first, of those that have room (WIRE 8.9, 8.10).
+    fn choose_path(&mut self, cx: &mut Context<'_>, packets: u32) -> Option<usize> {
+        let now = cx.now;
+        let fastest_ns = self.paths.iter().filter(|path| !path.tx.is_resting()).filter_map(|path| path.tx.srtt_ns()).min();
+        // The last path never rests: where all do, all may send.
+        let all_rest = self.paths.iter().all(|path| path.tx.is_resting());
+        let mut best: Option<(bool, u64, u32, usize)> = None;
+        for (at, path) in self.paths.iter().enumerate() {
+            let room = path.tx.room(now);
+            if room == 0 || (path.tx.is_resting() && !all_rest) {
+                continue;
+            }
+            // A path without a sample is tried as if it were the fastest.
+            let srtt_ns = path.tx.srtt_ns().or(fastest_ns).unwrap_or(0);
+            if self.is_too_slow(cx, at, srtt_ns, fastest_ns) {
+                continue;
+            }
+            let window = (path.tx.window().packets() as u64).max(1);
+            let in_flight = path.tx.packets_in_flight();
+            let finish_ns = srtt_ns + srtt_ns * u64::from(in_flight + packets) / window;
+            let splits = room < packets;
+            let rank = (splits, finish_ns, in_flight, at);
+            if best.is_none_or(|best| rank < best) {
+                best = Some(rank);
+            }
+        }
+        best.map(|(.., at)| at)
+    }
+
+    /// Whether a path is so slow that waiting for the faster ones is better.
+    fn is_too_slow(&self, cx: &mut Context<'_>, at: usize, srtt_ns: u64, fastest_ns: Option<u64>) -> bool {
+        let Some(fastest_ns) = fastest_ns.filter(|fastest_ns| srtt_ns > 2 * fastest_ns) else { return false };
+        let faster = |path: &&TxPath| !path.tx.is_resting() && path.tx.srtt_ns().is_some_and(|ns| ns * 2 < srtt_ns);
+        let busy = self.paths.iter().filter(faster).any(|path| path.tx.packets_in_flight() > 0);
+        if !busy {
+            return false;
+        }
+        let rate: f64 = self
+            .paths
+            .iter()
+            .enumerate()
+            .filter(|(other, path)| *other != at && faster(path))
+            .filter_map(|(_, path)| Some(path.tx.window().packets() / path.tx.srtt_ns()? as f64))
+            .sum();
+        let mut backlog_bytes = 0;
+        for id in self.ready.iter().take(BACKLOG_STREAMS) {
+            if let Some(life) = cx.qps.life_mut(*id) {
+                backlog_bytes += life.requester.backlog_bytes() + life.responder.backlog_bytes();
+            }
+        }
+        let packets = backlog_bytes as f64 / f64::from(self.payload_bytes.max(1));
+        (srtt_ns as f64) > fastest_ns as f64 + packets / rate.max(f64::MIN_POSITIVE)
+    }
+
+    /// The backlog is empty: paths that were used since their last marker get one; that of `flagged` left with its
+    /// last segment (WIRE 4.11).
+    fn mark_paths(&mut self, flagged: usize) {
+        for (at, path) in self.paths.iter_mut().enumerate() {
+            if path.unmarked && at != flagged {
+                path.marker_due = true;
+                self.bare_paths |= 1 << at;
+            }
+            path.unmarked = false;
+        }
+    }
+
+    /// A connection that does not know what it may send asks, on the path of its first packets.
+    fn announce_if_cold(&mut self, at: Option<usize>) {
+        if self.window.is_warm() || !self.window.take_announce() {
+            return;
+        }
+        let at = at.unwrap_or_else(|| self.paths.iter().position(|path| !path.tx.is_resting()).unwrap_or(0));
+        self.paths[at].announce_due = true;
+        self.bare_paths |= 1 << at;
+    }
+}
+
+/// UDP payload bytes of a segment's packet.
+pub(super) fn packet_bytes(segment: &SegmentRef) -> u32 {
+    DATA_HEADER_BYTES as u32 + u32::from(segment.length)
+}
+
+/// The next segment of a life: answers and requests take turns by segments, as both have something.
+fn peek_segment(life: &Life, now: Time, payload_bytes: u16) -> Option<SegmentRef> {
+    let response = life.responder.peek_segment(payload_bytes);
+    if response.is_some() && life.answers_first {
+        return response;
+    }
+    let request = if life.phase == Phase::Open { life.requester.peek_segment(now, payload_bytes) } else { None };
+    request.or(response)
+}
+
+/// The segment that was seen by [`peek_segment`] leaves.
+fn take_segment(cx: &mut Context<'_>, id: QpId, segment: &SegmentRef, payload_bytes: u16) {
+    let now = cx.now;
+    let Some(life) = cx.qps.life_mut(id) else { return };
+    let taken = match segment.role {
+        Role::Request => life.requester.next_segment(now, payload_bytes),
+        Role::Response => life.responder.next_segment(payload_bytes),
+    };
+    debug_assert_eq!(taken.as_ref(), Some(segment), "a peeked segment changed before it left");
+    life.answers_first = segment.role == Role::Request;
+}
+
+fn message_bytes(life: &Life, segment: &SegmentRef) -> Option<u32> {
+    let described = match segment.role {
+        Role::Request => life.requester.describe(segment),
+        Role::Response => life.responder.describe(segment),
+    };
+    described.map(|described| described.header.message_bytes)
+}

@@ -1,0 +1,150 @@
+//! When something of a connection is due, and doing it. One deadline over everything: set-up, paths, the silence of the
+//! peer, RNR waits, the delay of an ACK, the end of the linger time. While anything is outstanding there is a deadline.
+
+use crate::conn::{Connection, Context, State};
+use crate::endpoint::qp::{Phase, QpTable};
+use crate::stream::Failure;
+use crate::types::{QpId, Time};
+use crate::wire::ShutReason;
+
+/// The earlier of two deadlines.
+fn earlier(a: Option<Time>, b: Option<Time>) -> Option<Time> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, b) => a.or(b),
+    }
+}
+
+impl Connection {
+    /// When [`Self::handle_timeout`] has something to do, or earlier.
+    pub(crate) fn deadline(&self) -> Option<Time> {
+        let mut deadline = match self.state {
+            State::Opening => Some(self.hello_retry.at),
+            State::Open => None,
+            State::Closing(at) => return Some(at),
+            State::Dead => return Some(Time::ZERO),
+        };
+        let others = [
+            self.stream_timer_at,
+            self.silence_at,
+            self.linger_at,
+            self.ack_deadline(),
+            self.plane_check_at,
+            self.active_until,
+            self.window_opens_at,
+        ];
+        for other in others {
+            deadline = earlier(deadline, other);
+        }
+        for path in &self.paths {
+            deadline = earlier(deadline, path.tx.poll_timeout());
+        }
+        deadline
+    }
+
+    /// Does what is due.
+    pub(crate) fn handle_timeout(&mut self, cx: &mut Context<'_>) {
+        match self.state {
+            State::Closing(at) => {
+                if at <= cx.now {
+                    self.state = State::Dead;
+                }
+                return;
+            }
+            State::Dead => return,
+            State::Opening => {
+                if self.hello_retry.at <= cx.now {
+                    self.hello_retry.again(cx.now);
+                    self.hello_due = !self.streams.is_empty();
+                }
+            }
+            State::Open => {}
+        }
+        // That the endpoint looks at the connection again is all that this one is for.
+        self.window_opens_at = self.window_opens_at.filter(|at| *at > cx.now);
+        self.stream_timeout(cx);
+        self.silence_timeout(cx);
+        self.ack_timeout(cx.now);
+        self.activity_timeout(cx);
+        self.plane_timeout(cx);
+        self.waiting_timeout(cx);
+        for at in 0..self.paths.len() {
+            if self.paths[at].tx.poll_timeout().is_some_and(|due| due <= cx.now) {
+                self.path_timeout(cx, at);
+            }
+        }
+        if self.linger_at.is_some_and(|at| at <= cx.now) {
+            self.linger_at = None;
+            self.close_idle(cx.now, cx.shared);
+        }
+    }
+
+    /// Something about streams is due at `at`: an OPEN or SHUT to repeat, the end of an RNR wait.
+    pub(super) fn arm_stream_timer(&mut self, at: Time) {
+        self.stream_timer_at = earlier(self.stream_timer_at, Some(at));
+    }
+
+    fn stream_timeout(&mut self, cx: &mut Context<'_>) {
+        if self.stream_timer_at.is_none_or(|at| at > cx.now) {
+            return;
+        }
+        let mut next = earlier(self.repeat_opens(cx), self.repeat_shuts(cx));
+        for at in 0..self.streams.len() {
+            let id = self.streams[at];
+            let Some(life) = cx.qps.life_mut(id) else { continue };
+            if life.phase != Phase::Open {
+                continue;
+            }
+            match life.requester.poll_timeout(cx.now) {
+                Some(at) => next = earlier(next, Some(at)),
+                None => self.make_ready(cx.qps, id),
+            }
+        }
+        self.stream_timer_at = next;
+    }
+
+    // ---- Silence (WIRE 3.22) ----
+
+    /// When the silence of the peer becomes too long for a life with work outstanding.
+    fn silence_limit(&self, qps: &QpTable, id: QpId) -> Option<Time> {
+        let life = qps.get(id)?.life.as_deref()?;
+        let patience_ns = life.patience_ns()?;
+        let since = life.requester.waiting_since()?;
+        match life.phase {
+            // What other streams hear does not show that this one will ever be answered.
+            Phase::Opening => Some(since + patience_ns),
+            Phase::Open => Some(since.max(self.last_heard) + patience_ns),
+            Phase::PeerGone | Phase::Failed => None,
+        }
+    }
+
+    /// A life may have got work, or a shorter patience.
+    #[inline]
+    pub(crate) fn watch_silence(&mut self, cx: &Context<'_>, id: QpId) {
+        if let Some(at) = self.silence_limit(cx.qps, id) {
+            self.silence_at = earlier(self.silence_at, Some(at));
+        }
+    }
+
+    fn silence_timeout(&mut self, cx: &mut Context<'_>) {
+        if self.silence_at.is_none_or(|at| at > cx.now) {
+            return;
+        }
+        self.silence_at = None;
+        for id in self.streams.clone() {
+            match self.silence_limit(cx.qps, id) {
+                Some(at) if at <= cx.now => {
+                    let failure = Failure::of_request(crate::types::Status::RetryExceeded);
+                    self.fail_by_request(cx, id, failure);
+                }
+                later => self.silence_at = earlier(self.silence_at, later),
+            }
+        }
+    }
+
+    /// A work request of ours failed: the queue pair goes to the error state, and the peer learns it.
+    pub(crate) fn fail_by_request(&mut self, cx: &mut Context<'_>, id: QpId, failure: Failure) {
+        self.fail_life(cx, id, failure);
+        self.tell_end_later(id, ShutReason::Error);
+    }
+}

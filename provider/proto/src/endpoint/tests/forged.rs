@@ -1,0 +1,226 @@
+//! What a network that lies may do: nothing but move counters.
+
+use std::net::SocketAddr;
+
+use rand::Rng;
+
+use super::network::*;
+use super::setup::exchange;
+use crate::host::Visibility;
+use crate::types::*;
+use crate::wire::*;
+
+fn attacker(ip: std::net::IpAddr) -> SocketAddr {
+    SocketAddr::new(ip, 6666)
+}
+
+fn victim(network: &Network) -> SocketAddr {
+    SocketAddr::new(network.nodes[1].addresses[0], network.nodes[1].port)
+}
+
+/// A connected pair, and a WRITE of node 0 to node 1 as it was on the wire.
+fn with_write() -> (Network, QpId, QpId, Vec<u8>) {
+    let mut network = Network::pair(201, CALM, 1);
+    let (a, b) = network.connected(0, 1);
+    network.region(0, 1, 0, pattern(5, 256), Visibility::Relaxed);
+    network.region(1, 2, 0, vec![0; 256], Visibility::Relaxed);
+    network.run(10 * MS);
+    network.sniffed = Some(Vec::new());
+    network.submit(0, a, 0, Operation::Write { remote_addr: 0, rkey: 2 }, gather(1, 0, 256));
+    assert!(network.run_until(10 * MS, |network| network.nodes[0].sends.len() == 1));
+    let sniffed = network.sniffed.take().unwrap();
+    let is_write = |packet: &&Vec<u8>| {
+        matches!(Packet::parse(packet), Ok(Packet::Data { header, .. }) if header.opcode == Opcode::Write)
+    };
+    let write = sniffed.iter().find(is_write).unwrap().clone();
+    network.nodes[1].memory.regions.get_mut(&2).unwrap().bytes.fill(0);
+    (network, a, b, write)
+}
+
+/// The packet with changed headers and a right checksum.
+fn forge(packet: &[u8], change: impl FnOnce(&mut Base, &mut DataHeader)) -> Vec<u8> {
+    let (_, mut base) = Base::parse(packet).unwrap();
+    let (mut header, payload) = DataHeader::parse(packet).unwrap();
+    change(&mut base, &mut header);
+    let mut forged = header.emit(&base).to_vec();
+    forged.extend_from_slice(payload);
+    forged
+}
+
+fn untouched(network: &Network) -> bool {
+    network.nodes[1].memory.regions[&2].bytes.iter().all(|byte| *byte == 0)
+}
+
+#[test]
+fn a_replayed_write_does_not_overwrite() {
+    let (mut network, _, _, write) = with_write();
+    let to = victim(&network);
+    network.inject(attacker(ip(1, 0)), to, write);
+    network.run(10 * MS);
+    assert!(untouched(&network));
+    assert_eq!(network.nodes[1].endpoint.counters().duplicates_received, 1);
+}
+
+#[test]
+fn every_check_holds_a_forged_write_back() {
+    type Change = fn(&mut Base, &mut DataHeader);
+    let (mut network, a, b, write) = with_write();
+    let to = victim(&network);
+    let fresh: Change = |base, header| {
+        base.psn = Psn(1);
+        header.msn = Msn(2);
+    };
+    let with = |more: Change| {
+        forge(&write, |base, header| {
+            fresh(base, header);
+            more(base, header);
+        })
+    };
+    let count = |network: &Network, name: &str| {
+        network.nodes[1].endpoint.counters().iter().find(|(other, _)| *other == name).unwrap().1
+    };
+    let cases: [(&str, Change); 6] = [
+        ("dropped_unknown_connection", |base, _| base.connection.0 ^= 1),
+        ("dropped_out_of_window", |base, _| base.psn = Psn(100_000)),
+        ("dropped_out_of_window", |base, _| base.path = PathId(200)),
+        ("dropped_bad_token", |_, header| header.token = Token::truncate(header.token.get() ^ 1)),
+        ("dropped_unknown_qp", |_, header| header.qpn = Qpn::truncate(header.qpn.get() ^ 0x1000)),
+        ("dropped_unknown_qp", |_, header| header.qpn = Qpn::truncate(header.qpn.get() ^ (1 << 14))),
+    ];
+    for (counter, change) in cases {
+        let before = count(&network, counter);
+        let packet = with(change);
+        // On paths that were not used, so that the next case is new to its path again.
+        network.inject(attacker(ip(1, 0)), to, packet);
+        network.run(MS);
+        assert_eq!(count(&network, counter), before + 1, "{counter}");
+        assert!(untouched(&network), "{counter}");
+    }
+    let before = count(&network, "dropped_wrong_source");
+    let packet = with(|_, _| {});
+    network.inject(attacker(ip(66, 6)), to, packet);
+    network.run(MS);
+    assert_eq!(count(&network, "dropped_wrong_source"), before + 1);
+    assert!(untouched(&network));
+    assert!(network.nodes.iter().all(|node| node.failures.is_empty()));
+    exchange(&mut network, (1, b), (0, a));
+}
+
+#[test]
+fn noise_changes_nothing() {
+    let (mut network, a, b, write) = with_write();
+    let to = victim(&network);
+    for round in 0..20_000 {
+        let mut packet = write.clone();
+        if round % 3 == 0 {
+            let length = network.rng.random_range(0..200);
+            packet = (0..length).map(|_| network.rng.random()).collect();
+        } else {
+            for _ in 0..network.rng.random_range(1..4) {
+                let at = network.rng.random_range(0..packet.len());
+                // The payload is not checksummed; the headers are.
+                packet[at % 64] ^= 1 << network.rng.random_range(0..8);
+            }
+        }
+        network.inject(attacker(ip(1, 0)), to, packet);
+    }
+    network.run(100 * MS);
+    assert!(untouched(&network));
+    assert!(network.nodes[1].endpoint.counters().dropped_malformed > 15_000);
+    exchange(&mut network, (0, a), (1, b));
+    exchange(&mut network, (1, b), (0, a));
+}
+
+#[test]
+fn resets_are_few_small_and_believed_from_the_peer_only() {
+    let (mut network, a, b, write) = with_write();
+    let to = victim(&network);
+    network.sniffed = Some(Vec::new());
+    for _ in 0..5_000 {
+        let packet = forge(&write, |base, _| base.connection.0 = base.connection.0.wrapping_add(77));
+        network.inject(attacker(ip(66, 0)), to, packet);
+    }
+    network.run(MS);
+    let sent = network.nodes[1].endpoint.counters().resets_sent;
+    assert!((1..=300).contains(&sent), "{sent}");
+    // One for the id that node 1 sends with, but not from node 0; one from node 0, but for another id.
+    let (_, base) = Base::parse(&write).unwrap();
+    let reset = |id: ConnectionId| {
+        let mut packet = [0; RESET_PACKET_BYTES];
+        let mut builder = ControlBuilder::new(&mut packet);
+        assert!(builder.push_reset(&Reset { unknown_id: id }));
+        let length = builder.finish(&Base::default());
+        packet[..length].to_vec()
+    };
+    let node_0 = SocketAddr::new(network.nodes[0].addresses[0], network.nodes[0].port);
+    network.inject(attacker(ip(66, 0)), node_0, reset(base.connection));
+    network.inject(attacker(ip(2, 0)), node_0, reset(ConnectionId(base.connection.0 ^ 1)));
+    network.run(MS);
+    assert_eq!(network.nodes[0].endpoint.counters().resets_received, 0);
+    exchange(&mut network, (0, a), (1, b));
+    // What the peer really says is believed.
+    network.inject(attacker(ip(2, 0)), node_0, reset(base.connection));
+    network.run(MS);
+    assert_eq!(network.nodes[0].endpoint.counters().resets_received, 1);
+    network.submit(0, a, 9, Operation::Send, Payload::Inline(smallvec::smallvec![1]));
+    assert_eq!(network.nodes[0].sends.last().unwrap().status, Status::RetryExceeded);
+}
+
+#[test]
+fn a_forged_hello_does_not_end_a_connection() {
+    let (mut network, a, b, _) = with_write();
+    let to = victim(&network);
+    for number in 0..1_000u32 {
+        let hello = Hello {
+            identity: HelloIdentity {
+                my_id: ConnectionId(number + 1),
+                incarnation: Incarnation(u64::from(number)),
+                echo: ConnectionId(number * 3),
+            },
+            source_gid: Gid::from_ip(ip(1, 0)),
+            dest_gid: Gid::from_ip(ip(2, 0)),
+            endpoint_port: PORT_BASE + 1,
+            payload_bytes: 4096,
+            paths: 64,
+            window_bytes: 1 << 20,
+            ..Hello::default()
+        };
+        let mut packet = [0; 256];
+        let mut builder = ControlBuilder::new(&mut packet);
+        assert!(builder.push_hello(&hello));
+        let length = builder.finish(&Base::default());
+        network.inject(attacker(ip(1, 0)), to, packet[..length].to_vec());
+    }
+    network.run(100 * MS);
+    assert_eq!(network.nodes[1].endpoint.connections().count(), 1);
+    exchange(&mut network, (0, a), (1, b));
+    exchange(&mut network, (1, b), (0, a));
+    assert!(network.nodes.iter().all(|node| node.failures.is_empty()));
+}
+
+#[test]
+fn strangers_allocate_nothing() {
+    let mut network = Network::pair(202, CALM, 1);
+    let to = victim(&network);
+    for number in 0..1_000u32 {
+        let hello = Hello {
+            identity: HelloIdentity { my_id: ConnectionId(7), incarnation: Incarnation(1), echo: ConnectionId(0) },
+            source_gid: Gid::from_ip(ip(number as u8, (number >> 8) as u8)),
+            dest_gid: Gid::from_ip(ip(2, 0)),
+            endpoint_port: PORT_BASE + 1,
+            payload_bytes: 4096,
+            paths: 64,
+            ..Hello::default()
+        };
+        let mut packet = [0; 256];
+        let mut builder = ControlBuilder::new(&mut packet);
+        assert!(builder.push_hello(&hello));
+        let length = builder.finish(&Base::default());
+        network.inject(attacker(ip(number as u8, (number >> 8) as u8)), to, packet[..length].to_vec());
+    }
+    let carried = network.carried;
+    network.run(100 * MS);
+    assert_eq!(network.carried, carried, "no answer");
+    assert_eq!(network.nodes[1].endpoint.connections().count(), 0);
+    assert_eq!(network.nodes[1].endpoint.poll_timeout(), None);
+}

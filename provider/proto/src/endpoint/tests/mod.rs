@@ -1,0 +1,7 @@
+//! Two or more endpoints joined by a small network in memory: set-up, transfers, failures, forged packets.
+
+mod failure;
+mod forged;
+mod network;
+mod setup;
+mod transfer;

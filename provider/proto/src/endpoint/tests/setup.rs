@@ -1,0 +1,183 @@
+//! Set-up: both orders, at the same time, with oneself, with loss; and how fast.
+
+use rstest::rstest;
+
+use super::network::*;
+use crate::endpoint::ConnectError;
+use crate::types::*;
+use crate::wire::{Gid, Qpn};
+
+fn open_connections(network: &Network, node: usize) -> usize {
+    network.nodes[node].endpoint.connections().filter(|connection| connection.open).count()
+}
+
+/// Sends an inline message from `a` to a posted receive of `b` and waits for both completions.
+pub(super) fn exchange(network: &mut Network, a: (usize, QpId), b: (usize, QpId)) {
+    let (sends, receives) = (network.nodes[a.0].sends.len(), network.nodes[b.0].receives.len());
+    network.region(b.0, 900, 0x9000, vec![0; 64], crate::host::Visibility::Relaxed);
+    network.post_receive(b.0, b.1, 5, Sge { addr: 0x9000, length: 64, lkey: 900 });
+    let payload = Payload::Inline(smallvec::SmallVec::from_slice(b"hello, peer"));
+    network.submit(a.0, a.1, 7, Operation::Send, payload);
+    let done = network.run_until(5_000 * MS, |network| {
+        network.nodes[a.0].sends.len() > sends && network.nodes[b.0].receives.len() > receives
+    });
+    assert!(done, "no completion");
+    assert_eq!(network.nodes[a.0].sends[sends].status, Status::Success);
+    let receive = &network.nodes[b.0].receives[receives];
+    assert_eq!((receive.cookie, receive.byte_length, receive.qp), (5, 11, b.1));
+    assert_eq!(network.nodes[b.0].memory.read(900, 0x9000, 11).unwrap(), b"hello, peer");
+}
+
+#[test]
+fn one_after_the_other() {
+    let mut network = Network::pair(1, CALM, 1);
+    let (qp_a, qpn_a) = network.create(0);
+    let (qp_b, qpn_b) = network.create(1);
+    network.connect(0, qp_a, 1, qpn_b);
+    network.run(200 * MS);
+    assert_eq!(open_connections(&network, 0), 0);
+    let start = network.now;
+    network.connect(1, qp_b, 0, qpn_a);
+    network.enable(0, qp_a, 14, 7);
+    network.enable(1, qp_b, 14, 7);
+    exchange(&mut network, (1, qp_b), (0, qp_a));
+    assert!(network.now.since_ns(start) < 5 * MS, "{}", network.now.since_ns(start));
+    exchange(&mut network, (0, qp_a), (1, qp_b));
+}
+
+#[test]
+fn at_the_same_time_within_a_few_round_trips() {
+    let mut network = Network::pair(2, CALM, 1);
+    let start = network.now;
+    let (qp_a, qp_b) = network.connected(0, 1);
+    exchange(&mut network, (0, qp_a), (1, qp_b));
+    let took = network.now.since_ns(start);
+    assert!(took <= 12 * CALM.delay_ns, "{took}");
+    assert_eq!((open_connections(&network, 0), open_connections(&network, 1)), (1, 1));
+}
+
+#[rstest]
+fn with_loss(#[values(3, 4, 5, 6)] seed: u64) {
+    let mut network = Network::pair(seed, Weather { loss: 0.3, ..CALM }, 1);
+    let (qp_a, qp_b) = network.connected(0, 1);
+    exchange(&mut network, (0, qp_a), (1, qp_b));
+    exchange(&mut network, (1, qp_b), (0, qp_a));
+}
+
+#[test]
+fn two_queue_pairs_of_one_process() {
+    let mut network = Network::pair(7, CALM, 1);
+    let (qp_a, qp_b) = network.connected(0, 0);
+    exchange(&mut network, (0, qp_a), (0, qp_b));
+    exchange(&mut network, (0, qp_b), (0, qp_a));
+    assert_eq!(network.nodes[0].endpoint.connections().count(), 1);
+}
+
+#[test]
+fn a_queue_pair_with_itself() {
+    let mut network = Network::pair(8, CALM, 1);
+    let (qp, qpn) = network.create(0);
+    network.connect(0, qp, 0, qpn);
+    network.enable(0, qp, 14, 7);
+    exchange(&mut network, (0, qp), (0, qp));
+}
+
+#[test]
+fn two_endpoints_of_one_host() {
+    let mut network = Network::new(9, CALM);
+    network.add(config(1, &[ip(1, 0)]));
+    network.add(config(2, &[ip(1, 0)]));
+    let (qp_a, qp_b) = network.connected(0, 1);
+    exchange(&mut network, (0, qp_a), (1, qp_b));
+    exchange(&mut network, (1, qp_b), (0, qp_a));
+}
+
+#[test]
+fn many_queue_pairs_share_one_connection() {
+    let mut network = Network::pair(10, CALM, 1);
+    let start = network.now;
+    let pairs: Vec<_> = (0..500).map(|_| network.connected(0, 1)).collect();
+    assert_eq!(network.nodes[0].endpoint.connections().count(), 1);
+    exchange(&mut network, (0, pairs[499].0), (1, pairs[499].1));
+    assert!(network.now.since_ns(start) < 10 * MS);
+    exchange(&mut network, (1, pairs[0].1), (0, pairs[0].0));
+}
+
+#[test]
+fn what_is_posted_before_the_peer_is_there_goes_when_it_is() {
+    let mut network = Network::pair(11, CALM, 1);
+    let (qp_a, qpn_a) = network.create(0);
+    let (qp_b, qpn_b) = network.create(1);
+    network.connect(0, qp_a, 1, qpn_b);
+    network.enable(0, qp_a, 18, 7);
+    network.submit(0, qp_a, 1, Operation::Send, Payload::Inline(smallvec::SmallVec::from_slice(b"early")));
+    network.run(500 * MS);
+    assert!(network.nodes[0].sends.is_empty());
+    network.region(1, 1, 0, vec![0; 64], crate::host::Visibility::Relaxed);
+    network.post_receive(1, qp_b, 2, Sge { addr: 0, length: 64, lkey: 1 });
+    network.connect(1, qp_b, 0, qpn_a);
+    assert!(network.run_until(5 * MS, |network| !network.nodes[1].receives.is_empty()));
+    assert_eq!(network.nodes[1].established, [qp_b], "it is not in RTS yet");
+}
+
+#[test]
+fn a_queue_pair_after_reset_begins_anew() {
+    let mut network = Network::pair(12, CALM, 1);
+    let (qp_a, qp_b) = network.connected(0, 1);
+    exchange(&mut network, (0, qp_a), (1, qp_b));
+    let now = network.now;
+    for (node, qp) in [(0, qp_a), (1, qp_b)] {
+        let Node { endpoint, memory, .. } = &mut network.nodes[node];
+        endpoint.reset_qp(now, qp, memory);
+    }
+    network.run(10 * MS);
+    let qpns = [(0, qp_a), (1, qp_b)].map(|(node, qp)| network.nodes[node].endpoint.qps.get(qp).unwrap().qpn);
+    network.connect(0, qp_a, 1, qpns[1]);
+    network.connect(1, qp_b, 0, qpns[0]);
+    network.enable(0, qp_a, 14, 7);
+    network.enable(1, qp_b, 14, 7);
+    exchange(&mut network, (0, qp_a), (1, qp_b));
+    exchange(&mut network, (1, qp_b), (0, qp_a));
+    assert!(network.nodes.iter().all(|node| node.failures.is_empty()));
+}
+
+#[rstest]
+#[case(Gid::from_ip(ip(9, 9)), Gid::from_ip(ip(2, 0)), 2 << 14 | 5, ConnectError::UnknownSourceGid)]
+#[case(Gid::from_ip(ip(1, 0)), Gid::default(), 2 << 14 | 5, ConnectError::UnroutableDestination)]
+#[case(Gid::from_ip(ip(1, 0)), Gid::from_ipv6(std::net::Ipv6Addr::LOCALHOST), 2 << 14 | 5, ConnectError::UnroutableDestination)]
+#[case(Gid::from_ip(ip(1, 0)), Gid::from_ip(ip(2, 0)), 0, ConnectError::InvalidDestinationQpn)]
+#[case(Gid::from_ip(ip(1, 0)), Gid::from_ip(ip(2, 0)), 0xff_ffff, ConnectError::InvalidDestinationQpn)]
+fn what_cannot_be_is_refused_at_once(
+    #[case] source_gid: Gid,
+    #[case] dest_gid: Gid,
+    #[case] dest_qpn: u32,
+    #[case] error: ConnectError,
+) {
+    let mut network = Network::pair(13, CALM, 1);
+    let (qp, _) = network.create(0);
+    let params = ConnectParams {
+        source_gid,
+        dest_gid,
+        dest_qpn: Qpn::truncate(dest_qpn),
+        rq_psn: 0,
+        max_dest_rd_atomic: 1,
+        min_rnr_timer: 0,
+        access: ALL_RIGHTS,
+    };
+    let now = network.now;
+    assert_eq!(network.nodes[0].endpoint.connect_qp(now, qp, &params), Err(error));
+    assert!(network.nodes[0].endpoint.connections().next().is_none());
+    assert_eq!(network.nodes[0].endpoint.poll_timeout(), None);
+}
+
+#[test]
+fn an_idle_endpoint_has_nothing_to_do() {
+    let mut network = Network::pair(14, CALM, 1);
+    let (qp_a, qp_b) = network.connected(0, 1);
+    exchange(&mut network, (0, qp_a), (1, qp_b));
+    network.run(100 * MS);
+    for node in &network.nodes {
+        assert!(!node.endpoint.outstanding());
+        assert_eq!(node.endpoint.poll_timeout(), None, "{node:?}", node = node.endpoint);
+    }
+}

@@ -1,0 +1,58 @@
+//! What the core needs from its host: registered memory and posted receives. The engine implements it over the
+//! process's memory, the simulator over its own; the core itself never touches a byte of the application.
+
+use crate::types::{Access, PdId, Receive, RqId};
+
+/// How a region wants remote writes to become visible (WIRE.md "Visibility").
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Visibility {
+    /// Registered with IBV_ACCESS_RELAXED_ORDERING: place whatever arrives, at once.
+    Relaxed,
+    /// Registered without: a WRITE's final packet last, WRITEs in order.
+    Strict,
+}
+
+/// The key, the protection domain, the bounds or the rights do not allow it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct AccessDenied;
+
+/// An atomic on eight bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AtomicOperation {
+    /// Swap if equal.
+    CompareSwap { compare: u64, swap: u64 },
+    /// Add, wrapping.
+    FetchAdd { add: u64 },
+}
+
+/// The host's memory and receive queues.
+pub trait Host {
+    /// Whether `[addr, addr + length)` of the region named by `rkey` belongs to `pd` and grants `access`.
+    fn check_remote(
+        &mut self,
+        pd: PdId,
+        rkey: u32,
+        addr: u64,
+        length: u64,
+        access: Access,
+    ) -> Result<Visibility, AccessDenied>;
+
+    /// Writes `bytes` at `addr` of the region `key` (lkey or rkey): within the call bytes become visible in ascending
+    /// order, the last word last. Fails if the region is gone or too short. `pd` is checked too.
+    fn place(&mut self, pd: PdId, key: u32, addr: u64, bytes: &[u8]) -> Result<(), AccessDenied>;
+
+    /// Executes an atomic on the aligned eight bytes at `addr` and returns the value before, in host order.
+    fn atomic(
+        &mut self,
+        pd: PdId,
+        rkey: u32,
+        addr: u64,
+        operation: AtomicOperation,
+    ) -> Result<u64, AccessDenied>;
+
+    /// Takes the oldest posted receive.
+    fn take_receive(&mut self, queue: RqId) -> Option<Receive>;
+
+    /// Posted receives that nothing has taken yet.
+    fn receives_available(&mut self, queue: RqId) -> u32;
+}

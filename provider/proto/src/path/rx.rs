@@ -1,0 +1,394 @@
+//! The receiving half of a path: which packets have arrived, and what to tell the sender about it.
+//!
+//! `conn/` asks [`PathRx::verdict`] before it touches a packet's payload, calls [`PathRx::handle_packet`] once for
+//! each packet that it accepts (whatever the stream layer then does with it), and writes [`PathRx::block`] into an
+//! acknowledgement when [`Arrival::ack_at_once`] or its own schedule says so.
+//!
+//! The echoed stamp is the largest one of the newest epoch. Packets of older epochs are received by their PSN like any
+//! other but leave the echo alone: between two routes there is no order that an echo could prove.
+
+use crate::path::SPAN_PACKETS;
+use crate::types::Time;
+use crate::wire::{
+    AckDelay, BaseFlags, BitVector, Epoch, PathBlock, PathFlags, PathId, Psn, Stamp,
+};
+
+/// Whether the path wants a packet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    /// Not received before: place it.
+    New,
+    /// Received before: nothing to place.
+    Duplicate,
+    /// Beyond what a sender may have outstanding: drop it, as if it had never come.
+    Beyond,
+    /// Has no PSN of its own: nothing to place.
+    Bare,
+}
+
+/// What the arrival of a packet calls for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Arrival {
+    /// What it was.
+    pub verdict: Verdict,
+    /// An acknowledgement with this path's block is due at once: a gap opened, the congestion mark changed, or the
+    /// packet asks for it.
+    pub ack_at_once: bool,
+    /// It answers a probe or a retransmission: to be sent twice, on two routes.
+    pub ack_twice: bool,
+}
+
+/// The receiving half of a path.
+#[derive(Debug, Clone)]
+pub struct PathRx {
+    id: PathId,
+    cumulative: Psn,
+    vector: BitVector,
+    /// Newest epoch, largest stamp on it, and when that arrived; nothing before the first packet.
+    newest: Option<Echo>,
+    ce_count: u16,
+    duplicates: u16,
+    received: u16,
+    news: bool,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Echo {
+    epoch: Epoch,
+    stamp: Stamp,
+    arrived_at: Time,
+    /// It came with a congestion mark.
+    ce: bool,
+    /// A block with it has been built: its delay would be the receiver's idleness, not the network's.
+    told: bool,
+}
+
+impl PathRx {
+    /// A path of which nothing has arrived: PSNs start at 0.
+    #[must_use]
+    pub fn new(id: PathId) -> Self {
+        Self::starting_at(id, Psn::ZERO)
+    }
+
+    pub(super) fn starting_at(id: PathId, psn: Psn) -> Self {
+        Self {
+            id,
+            cumulative: psn,
+            vector: BitVector::EMPTY,
+            newest: None,
+            ce_count: 0,
+            duplicates: 0,
+            received: 0,
+            news: false,
+        }
+    }
+
+    /// What a packet would be; `None` for one without a PSN of its own. Changes nothing.
+    #[must_use]
+    pub fn verdict(&self, psn: Option<Psn>) -> Verdict {
+        let Some(psn) = psn else {
+            return Verdict::Bare;
+        };
+        let distance = self.cumulative.distance(psn);
+        if distance < 0 {
+            Verdict::Duplicate
+        } else if distance as u32 >= SPAN_PACKETS {
+            Verdict::Beyond
+        } else if self.vector.get(distance as u32) {
+            Verdict::Duplicate
+        } else {
+            Verdict::New
+        }
+    }
+
+    /// Takes a packet's arrival into account. `flags` are those of its base header.
+    pub fn handle_packet(
+        &mut self,
+        now: Time,
+        epoch: Epoch,
+        psn: Option<Psn>,
+        stamp: Stamp,
+        ce: bool,
+        flags: BaseFlags,
+    ) -> Arrival {
+        let verdict = self.verdict(psn);
+        if verdict == Verdict::Beyond {
+            // An echo of it would claim that it was received.
+            return Arrival {
+                verdict,
+                ack_at_once: false,
+                ack_twice: false,
+            };
+        }
+        let gap = match (verdict, psn) {
+            (Verdict::New, Some(psn)) => self.receive(psn),
+            _ => false,
+        };
+        self.received = self.received.wrapping_add(1);
+        if verdict == Verdict::Duplicate {
+            self.duplicates = self.duplicates.wrapping_add(1);
+        }
+        self.ce_count = self.ce_count.wrapping_add(u16::from(ce));
+        let mark_changed = self.take_stamp(now, epoch, stamp, ce);
+        self.news = true;
+        let ack_twice = flags.intersects(BaseFlags::PROBE | BaseFlags::RETRANSMISSION);
+        let asked =
+            flags.intersects(BaseFlags::ACK_REQUESTED | BaseFlags::MARKER | BaseFlags::ANNOUNCE);
+        Arrival {
+            verdict,
+            ack_at_once: ack_twice || asked || gap || mark_changed || verdict == Verdict::Duplicate,
+            ack_twice,
+        }
+    }
+
+    /// Notes a PSN within the span. True if it opened a gap: packets right before it are missing that nothing later
+    /// had shown to be missing.
+    fn receive(&mut self, psn: Psn) -> bool {
+        let index = psn.since(self.cumulative);
+        if index == 0 && self.vector.is_empty() {
+            // The usual case: nothing is missing.
+            self.cumulative = psn.next();
+            return false;
+        }
+        let expected = self.vector.highest().map_or(0, |highest| highest + 1);
+        self.vector.set(index);
+        let run = self.vector.leading_run();
+        self.vector.shift_down(run);
+        self.cumulative = self.cumulative.advance(run);
+        index > expected
+    }
+
+    /// Takes the stamp for the echo if it is newer. True if the congestion mark changed with it.
+    fn take_stamp(&mut self, now: Time, epoch: Epoch, stamp: Stamp, ce: bool) -> bool {
+        let newer = self.newest.is_none_or(|newest| {
+            newest.epoch.is_before(epoch)
+                || (newest.epoch == epoch && newest.stamp.is_before(stamp))
+        });
+        if !newer {
+            return false;
+        }
+        let before = self.newest.replace(Echo {
+            epoch,
+            stamp,
+            arrived_at: now,
+            ce,
+            told: false,
+        });
+        before.is_some_and(|echo| echo.ce) != ce
+    }
+
+    /// What to tell the sender now; nothing before the first packet. The news count as told.
+    pub fn block(&mut self, now: Time) -> Option<PathBlock> {
+        let echo = self.newest.as_mut()?;
+        let ack_delay = match std::mem::replace(&mut echo.told, true) {
+            true => AckDelay::NO_SAMPLE,
+            false => AckDelay::from_ns(now.since_ns(echo.arrived_at)),
+        };
+        self.news = false;
+        Some(PathBlock {
+            path: self.id,
+            epoch: echo.epoch,
+            flags: PathFlags::NONE.set(PathFlags::CE_STATE, echo.ce),
+            cumulative: self.cumulative,
+            vector: self.vector,
+            echoed_stamp: echo.stamp,
+            ack_delay,
+            ce_count: self.ce_count,
+            duplicates: self.duplicates,
+            received: self.received,
+        })
+    }
+
+    /// Whether something arrived since the last [`Self::block`].
+    #[must_use]
+    pub fn has_news(&self) -> bool {
+        self.news
+    }
+
+    /// Number of the path.
+    #[must_use]
+    pub fn id(&self) -> PathId {
+        self.id
+    }
+
+    /// Epoch of the route on which the sender is, as far as packets have shown.
+    #[must_use]
+    pub fn epoch(&self) -> Option<Epoch> {
+        self.newest.map(|newest| newest.epoch)
+    }
+
+    /// Lowest PSN not received.
+    #[must_use]
+    pub fn cumulative(&self) -> Psn {
+        self.cumulative
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    /// A receiver and a clock of stamps.
+    struct Receiver {
+        rx: PathRx,
+        stamp: Stamp,
+    }
+
+    impl Receiver {
+        fn new() -> Self {
+            Self {
+                rx: PathRx::new(PathId(1)),
+                stamp: Stamp(10),
+            }
+        }
+
+        fn take(&mut self, psn: Option<u32>, ce: bool, flags: BaseFlags) -> Arrival {
+            self.stamp = self.stamp.next();
+            self.rx.handle_packet(
+                Time::from_ns(100),
+                Epoch(0),
+                psn.map(Psn),
+                self.stamp,
+                ce,
+                flags,
+            )
+        }
+
+        fn plain(&mut self, psn: u32) -> Arrival {
+            self.take(Some(psn), false, BaseFlags::NONE)
+        }
+
+        fn block(&mut self) -> PathBlock {
+            self.rx.block(Time::from_ns(164)).unwrap()
+        }
+    }
+
+    #[rstest]
+    #[case(0, Verdict::New, 1, None, false)]
+    #[case(1, Verdict::New, 0, Some(1), true)]
+    #[case(255, Verdict::New, 0, Some(255), true)]
+    #[case(256, Verdict::Beyond, 0, None, false)]
+    #[case(0x7fff_ffff, Verdict::Beyond, 0, None, false)]
+    #[case(u32::MAX, Verdict::Duplicate, 0, None, true)]
+    fn the_edges_of_the_vector(
+        #[case] psn: u32,
+        #[case] verdict: Verdict,
+        #[case] cumulative: u32,
+        #[case] highest: Option<u32>,
+        #[case] ack_at_once: bool,
+    ) {
+        let mut receiver = Receiver::new();
+        assert_eq!(receiver.rx.verdict(Some(Psn(psn))), verdict);
+        let arrival = receiver.plain(psn);
+        assert_eq!(
+            (arrival.verdict, arrival.ack_at_once),
+            (verdict, ack_at_once)
+        );
+        assert_eq!(receiver.rx.has_news(), verdict != Verdict::Beyond);
+        if verdict == Verdict::Beyond {
+            assert_eq!(receiver.rx.block(Time::ZERO), None);
+            return;
+        }
+        let block = receiver.block();
+        assert_eq!(block.cumulative, Psn(cumulative));
+        assert_eq!(block.vector.highest(), highest);
+        assert!(!receiver.rx.has_news());
+    }
+
+    #[test]
+    fn a_full_vector_falls_in_when_its_first_packet_comes() {
+        let mut receiver = Receiver::new();
+        for psn in (1..256).rev() {
+            assert_eq!(receiver.plain(psn).verdict, Verdict::New);
+        }
+        assert_eq!(receiver.block().vector.count(), 255);
+        assert_eq!(receiver.plain(256).verdict, Verdict::Beyond);
+        assert_eq!(receiver.plain(0).verdict, Verdict::New);
+        assert_eq!(receiver.rx.cumulative(), Psn(256));
+        assert!(receiver.block().vector.is_empty());
+        assert_eq!(receiver.plain(255).verdict, Verdict::Duplicate);
+        assert_eq!(receiver.plain(511).verdict, Verdict::New);
+        let block = receiver.block();
+        assert_eq!((block.duplicates, block.received), (1, 258));
+    }
+
+    #[test]
+    fn only_the_packet_that_opens_a_gap_is_told_at_once() {
+        let mut receiver = Receiver::new();
+        let at_once: Vec<bool> = [0, 2, 3, 5, 4, 1, 6]
+            .map(|psn| receiver.plain(psn).ack_at_once)
+            .into();
+        assert_eq!(at_once, [false, true, false, true, false, false, false]);
+    }
+
+    #[rstest]
+    #[case(BaseFlags::NONE, false, false)]
+    #[case(BaseFlags::ACK_REQUESTED, true, false)]
+    #[case(BaseFlags::MARKER, true, false)]
+    #[case(BaseFlags::ANNOUNCE, true, false)]
+    #[case(BaseFlags::PROBE, true, true)]
+    #[case(BaseFlags::RETRANSMISSION, true, true)]
+    #[case(BaseFlags::BACKLOG_EMPTY, false, false)]
+    fn flags_call_for_acknowledgements(
+        #[case] flags: BaseFlags,
+        #[case] at_once: bool,
+        #[case] twice: bool,
+    ) {
+        let mut receiver = Receiver::new();
+        let arrival = receiver.take(Some(0), false, flags);
+        assert_eq!((arrival.ack_at_once, arrival.ack_twice), (at_once, twice));
+        let arrival = receiver.take(None, false, flags);
+        assert_eq!(arrival.verdict, Verdict::Bare);
+        assert_eq!((arrival.ack_at_once, arrival.ack_twice), (at_once, twice));
+    }
+
+    #[test]
+    fn a_change_of_the_mark_is_told_at_once() {
+        let mut receiver = Receiver::new();
+        let at_once: Vec<bool> = [false, true, true, false, false]
+            .into_iter()
+            .enumerate()
+            .map(|(psn, ce)| {
+                receiver
+                    .take(Some(psn as u32), ce, BaseFlags::NONE)
+                    .ack_at_once
+            })
+            .collect();
+        assert_eq!(at_once, [false, true, false, true, false]);
+        let block = receiver.block();
+        assert_eq!((block.ce_count, block.flags), (2, PathFlags::NONE));
+    }
+
+    #[test]
+    fn the_echo_is_the_largest_stamp_of_the_newest_epoch() {
+        let mut rx = PathRx::new(PathId(1));
+        let mut echo = |epoch: u8, psn: u32, stamp: u32| {
+            rx.handle_packet(
+                Time::ZERO,
+                Epoch(epoch),
+                Some(Psn(psn)),
+                Stamp(stamp),
+                false,
+                BaseFlags::NONE,
+            );
+            let block = rx.block(Time::ZERO).unwrap();
+            (block.epoch.0, block.echoed_stamp.0, block.cumulative.0)
+        };
+        assert_eq!(echo(254, 0, 100), (254, 100, 1));
+        assert_eq!(echo(254, 1, 90), (254, 100, 2));
+        // A newer epoch forgets the stamp, even for a smaller one, across the wrap too.
+        assert_eq!(echo(1, 2, 50), (1, 50, 3));
+        // Packets of older epochs are received but not echoed.
+        assert_eq!(echo(255, 3, 200), (1, 50, 4));
+        assert_eq!(echo(1, 4, 51), (1, 51, 5));
+    }
+
+    #[test]
+    fn the_delay_is_told_once() {
+        let mut receiver = Receiver::new();
+        receiver.plain(0);
+        assert_eq!(receiver.block().ack_delay, AckDelay(1));
+        assert_eq!(receiver.block().ack_delay, AckDelay::NO_SAMPLE);
+    }
+}

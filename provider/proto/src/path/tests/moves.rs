@@ -1,0 +1,188 @@
+//! Moves and numbers that wrap: epochs, stamps, PSNs.
+
+use rstest::rstest;
+
+use super::*;
+
+#[test]
+fn after_a_move_the_old_route_may_be_slower() {
+    let mut pair = Pair::warmed_up();
+    let old = pair.send_many(10);
+    pair.tx.move_to(pair.now);
+    pair.pass(64);
+    let new = pair.send_many(10);
+    pair.pass(RTT_NS / 2);
+    // The new route overtakes the old one.
+    pair.deliver_all(&new);
+    pair.pass(RTT_NS / 2);
+    let outcome = pair.ack();
+    assert_eq!((outcome.acked_packets, outcome.lost), (10, 0));
+    pair.pass(RTT_NS / 2);
+    pair.deliver_all(&old);
+    let outcome = pair.ack();
+    assert_eq!((outcome.acked_packets, outcome.lost), (10, 0));
+    assert!(
+        !outcome.route_works,
+        "packets of an old route prove nothing of the new"
+    );
+    pair.assert_done();
+}
+
+#[test]
+fn after_a_move_a_later_packet_of_the_old_epoch_proves_earlier_ones_lost() {
+    let mut pair = Pair::warmed_up();
+    let old = pair.send_many(10);
+    pair.tx.move_to(pair.now);
+    let new = pair.send();
+    pair.deliver(new);
+    assert_eq!(pair.ack().lost, 0);
+    pair.deliver(old[6]);
+    let outcome = pair.ack();
+    assert_eq!(outcome.lost, 6);
+    let again = pair.repair();
+    pair.deliver_all(&again);
+    pair.deliver_all(&old[7..]);
+    assert_eq!(pair.ack().spurious, 0);
+    pair.assert_done();
+}
+
+#[test]
+fn after_a_move_time_decides_once_the_new_route_was_heard() {
+    let mut pair = Pair::warmed_up();
+    pair.send_many(10);
+    pair.tx.move_to(pair.now);
+    let moved = pair.now;
+    let new = pair.send();
+    pair.pass(RTT_NS);
+    pair.deliver(new);
+    assert_eq!(pair.ack().lost, 0);
+    assert_eq!(pair.time_out(), PathAction::Lost);
+    assert_eq!(pair.now.since_ns(moved), 2 * RTT_NS);
+    let again = pair.repair();
+    assert_eq!(again.len(), 10);
+    pair.deliver_all(&again);
+    pair.ack();
+    pair.assert_done();
+}
+
+#[test]
+fn an_answer_after_two_round_trips_decides_at_once() {
+    let mut pair = Pair::warmed_up();
+    pair.send_many(10);
+    pair.tx.move_to(pair.now);
+    pair.pass(3 * RTT_NS);
+    assert_eq!(
+        pair.time_out(),
+        PathAction::Probe,
+        "time alone decides nothing"
+    );
+    assert_eq!(pair.tx.next_lost(), None);
+    let probe = pair.send_bare(Bare::Probe);
+    pair.deliver(probe);
+    assert_eq!(pair.ack().lost, 10);
+}
+
+#[test]
+fn several_moves_are_judged_each_by_its_own_time() {
+    let mut pair = Pair::warmed_up();
+    let mut moves = Vec::new();
+    for _ in 0..5 {
+        pair.send_many(3);
+        pair.tx.move_to(pair.now);
+        moves.push(pair.now);
+        pair.pass(RTT_NS / 4);
+    }
+    let probe = pair.send_bare(Bare::Probe);
+    pair.deliver(probe);
+    assert_eq!(pair.ack().lost, 0);
+    let mut lost = 0;
+    for moved in moves {
+        assert_eq!(pair.time_out(), PathAction::Lost);
+        assert_eq!(pair.now.since_ns(moved), 2 * RTT_NS);
+        lost += pair.repair().len();
+    }
+    assert_eq!(lost, 15);
+}
+
+#[test]
+fn a_path_is_never_more_than_64_epochs_ahead() {
+    let mut pair = Pair::starting_at(Time::from_ns(1_000), 0, 200);
+    pair.warm_up();
+    for _ in 0..300 {
+        pair.send_bare(Bare::Probe);
+        pair.tx.move_to(pair.now);
+        pair.pass(RTT_NS);
+    }
+    assert_eq!(pair.tx.epoch(), Epoch(200).advance(64));
+    let flight = pair.send();
+    pair.deliver(flight);
+    assert!(pair.ack().route_works);
+    pair.tx.move_to(pair.now);
+    assert_eq!(pair.tx.epoch(), Epoch(200).advance(65));
+    pair.assert_done();
+}
+
+#[rstest]
+#[case::psn(Time::from_ns(5_000), u32::MAX - 300, 0)]
+#[case::stamp(Time::from_ns((1 << 38) - 2_000_000), 0, 0)]
+#[case::epoch(Time::from_ns(5_000), 0, 250)]
+#[case::all(Time::from_ns((1 << 38) - 3_000_000), u32::MAX - 100, 254)]
+fn numbers_may_wrap(#[case] start: Time, #[case] psn: u32, #[case] epoch: u8) {
+    let mut pair = Pair::starting_at(start, psn, epoch);
+    pair.warm_up();
+    for round in 0..300u32 {
+        let flights = pair.send_many(1 + (round as usize * 7) % 20);
+        let marker = pair.send_bare(Bare::Marker);
+        pair.pass(RTT_NS / 2);
+        for (index, flight) in flights.iter().enumerate() {
+            if !(index as u32 + round).is_multiple_of(5) {
+                pair.deliver(*flight);
+            }
+        }
+        pair.deliver(marker);
+        let block = pair.block();
+        pair.pass(RTT_NS / 2);
+        assert_eq!(pair.take(block).rtt_ns, Some(RTT_NS), "round {round}");
+        let again = pair.repair();
+        pair.deliver_all(&again);
+        assert_eq!(pair.ack().spurious, 0);
+        assert!(pair.tx.is_idle(), "round {round}");
+        if round % 10 == 9 {
+            pair.tx.move_to(pair.now);
+        }
+    }
+    pair.assert_done();
+}
+
+#[test]
+fn an_idle_path_starts_a_new_epoch_and_so_outlives_the_stamps() {
+    for idle_ns in [
+        60_000_000_000,
+        137_500_000_000,
+        200_000_000_000,
+        280_000_000_000,
+    ] {
+        let mut pair = Pair::warmed_up();
+        let before = pair.tx.epoch();
+        pair.pass(idle_ns);
+        let flight = pair.send();
+        assert_eq!(flight.sent.epoch, before.next());
+        pair.pass(RTT_NS);
+        pair.deliver(flight);
+        let outcome = pair.ack();
+        assert!(outcome.route_works && !outcome.invalid);
+        pair.assert_done();
+    }
+    let mut pair = Pair::warmed_up();
+    pair.pass(59_999_000_000);
+    assert_eq!(pair.send().sent.epoch, Epoch(0));
+}
+
+#[test]
+fn stamps_strictly_increase_while_the_clock_stands() {
+    let mut pair = Pair::new();
+    let flights = pair.send_many(100);
+    for pair in flights.windows(2) {
+        assert_eq!(pair[1].sent.stamp.since(pair[0].sent.stamp), 1);
+    }
+}

@@ -1,0 +1,119 @@
+//! What an endpoint counts: plain numbers, cheap to bump, read by `metaroce stat`, the statistics file and the
+//! simulator. Every dropped packet is in exactly one of the `dropped_*` counters. Nothing decides by a counter.
+
+/// Defines the counters and the iterator over their names from one list.
+macro_rules! counters {
+    ($($(#[$meta:meta])* $name:ident,)+) => {
+        /// Counters of an endpoint since its start, all connections together.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct Counters {
+            $($(#[$meta])* pub $name: u64,)+
+        }
+
+        impl Counters {
+            /// Names and values, in a fixed order.
+            pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
+                [$((stringify!($name), self.$name),)+].into_iter()
+            }
+
+            /// Adds the counters of another endpoint.
+            pub fn add(&mut self, other: &Self) {
+                $(self.$name = self.$name.wrapping_add(other.$name);)+
+            }
+        }
+    };
+}
+
+counters! {
+    /// DATA packets sent, retransmissions and bare ones included.
+    data_packets_sent,
+    /// Payload bytes of DATA packets sent.
+    data_bytes_sent,
+    /// Trains handed out.
+    trains_sent,
+    /// DATA packets sent again under their PSN.
+    retransmissions,
+    /// Retransmissions whose first copy had arrived after all (told by the duplicates count).
+    spurious_retransmissions,
+    /// FILL packets sent in the place of a lost one.
+    fills_sent,
+    /// Probes sent.
+    probes_sent,
+    /// Packets with the marker flag sent.
+    markers_sent,
+    /// Announcements sent.
+    announces_sent,
+    /// Moves of a path to another route.
+    moves,
+    /// Retransmission timeouts (the last resort).
+    rtos,
+    /// Packets found lost.
+    packets_lost,
+    /// ACK packets sent.
+    acks_sent,
+    /// ACK packets received and believed.
+    acks_received,
+    /// Control packets sent.
+    control_sent,
+    /// Control packets received and believed.
+    control_received,
+    /// DATA packets received and believed.
+    data_packets_received,
+    /// Payload bytes of DATA packets received for the first time.
+    data_bytes_received,
+    /// DATA packets received that had been received before.
+    duplicates_received,
+    /// Packets received with a congestion mark.
+    ce_received,
+    /// Datagrams that the kernel dropped at our socket.
+    receive_overflows,
+    /// Refusals for want of a receive (RNR) that peers told us.
+    rnr_received,
+    /// Messages refused for want of a receive (RNR) here.
+    rnr_sent,
+    /// Connections that opened.
+    connections_opened,
+    /// Connections that ended because the peer was found dead or gone.
+    connections_lost,
+    /// RESETs sent.
+    resets_sent,
+    /// RESETs received and believed.
+    resets_received,
+    /// Datagrams that are no packet of ours, or damaged.
+    dropped_malformed,
+    /// Packets with a connection id that is nobody's.
+    dropped_unknown_connection,
+    /// Packets that come from an address that is not the peer's.
+    dropped_wrong_source,
+    /// Packets for a queue pair that does not exist, of another peer, or in another state.
+    dropped_unknown_qp,
+    /// Packets with a token that is not that of the stream's life.
+    dropped_bad_token,
+    /// Packets whose PSN or path is out of the window.
+    dropped_out_of_window,
+    /// Packets that the stream layer refused (not placed).
+    dropped_refused,
+    /// Control packets that do not fit the state, or over a limit.
+    dropped_control,
+    /// Packets that could not be sent for their size.
+    too_large,
+    /// Queue pairs that went to the error state by themselves.
+    qp_failures,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_iterator_names_every_counter() {
+        let counters = Counters { acks_sent: 3, qp_failures: 7, ..Counters::default() };
+        let mut sum = Counters::default();
+        sum.add(&counters);
+        sum.add(&counters);
+        let find = |name| sum.iter().find(|(n, _)| *n == name).map(|(_, value)| value);
+        assert_eq!(find("acks_sent"), Some(6));
+        assert_eq!(find("qp_failures"), Some(14));
+        assert_eq!(find("moves"), Some(0));
+    }
+}

@@ -1,0 +1,229 @@
+//! Which interfaces become devices, and under which names: `METAROCE_DEVICES`, or all that are usable.
+
+use super::{Device, Interface, NAME_PREFIX};
+use std::fmt;
+
+/// Environment variable with the list of devices: `metaroce0=eth0,metaroce1=eth1`, or just `eth0,eth1`.
+pub const DEVICES_VARIABLE: &str = "METAROCE_DEVICES";
+
+/// Longest device name: `IBV_SYSFS_NAME_MAX` of libibverbs is 64, with the NUL.
+const MAX_NAME_BYTES: usize = 63;
+/// Devices at most: libibverbs and NCCL keep small tables of them.
+const MAX_DEVICES: usize = 64;
+
+/// What to make devices of.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Selection {
+    /// Every usable interface but loopback; loopback only if there is no other.
+    #[default]
+    Automatic,
+    /// These, in this order.
+    Listed(Vec<Entry>),
+}
+
+/// One entry of the list: an interface, and the device's name if one was given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Name of the device, or `None` for the next free `metaroceN`.
+    pub name: Option<String>,
+    /// Name of the interface.
+    pub interface: String,
+}
+
+/// Why there are no devices to be had; `Display` names cause and cure.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SelectionError {
+    /// An entry of the list is not `interface` or `name=interface`.
+    BadEntry {
+        /// The entry.
+        entry: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The list names an interface that does not exist.
+    UnknownInterface {
+        /// The name.
+        name: String,
+        /// The interfaces there are.
+        present: Vec<String>,
+    },
+    /// The list names an interface that cannot carry traffic.
+    UnusableInterface {
+        /// The name.
+        name: String,
+        /// Why, and the cure.
+        reason: String,
+    },
+    /// A device was asked for by a name that none has.
+    UnknownDevice {
+        /// The name.
+        name: String,
+        /// The devices there are.
+        known: Vec<String>,
+    },
+    /// Nothing was listed and no interface is usable.
+    NoUsableInterface {
+        /// The interfaces there are.
+        present: Vec<String>,
+    },
+    /// The system does not list its interfaces.
+    System {
+        /// Its message.
+        message: String,
+    },
+}
+
+impl fmt::Display for SelectionError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let list = |names: &[String]| if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+        match self {
+            Self::BadEntry { entry, reason } => write!(
+                f,
+                "bad entry \"{entry}\" in {DEVICES_VARIABLE}: {reason}. Write a list like \"eth0,eth1\" or \
+                 \"metaroce0=eth0,metaroce1=eth1\""
+            ),
+            Self::UnknownInterface { name, present } => write!(
+                f,
+                "{DEVICES_VARIABLE} names the network interface \"{name}\", which does not exist. Interfaces here: {}",
+                list(present)
+            ),
+            Self::UnusableInterface { name, reason } => {
+                write!(f, "{DEVICES_VARIABLE} names the network interface \"{name}\", {reason}")
+            }
+            Self::UnknownDevice { name, known } => {
+                write!(f, "no metaroce device is called \"{name}\". Devices here: {}", list(known))
+            }
+            Self::NoUsableInterface { present } => write!(
+                f,
+                "no usable network interface: a device needs an Ethernet interface that is up and has an IP address \
+                 (ip link set IFACE up; ip address add ADDRESS/PREFIX dev IFACE), or name one in {DEVICES_VARIABLE}. \
+                 Interfaces here: {}",
+                list(present)
+            ),
+            Self::System { message } => write!(f, "cannot list the network interfaces: {message}"),
+        }
+    }
+}
+
+impl std::error::Error for SelectionError {}
+
+impl Selection {
+    /// What `METAROCE_DEVICES` says; unset or empty means automatic.
+    ///
+    /// # Errors
+    /// The value is not a list of entries.
+    pub fn from_environment() -> Result<Self, SelectionError> {
+        match std::env::var(DEVICES_VARIABLE) {
+            Ok(text) => Self::parse(&text),
+            Err(std::env::VarError::NotPresent) => Ok(Self::Automatic),
+            Err(std::env::VarError::NotUnicode(raw)) => Err(SelectionError::BadEntry {
+                entry: raw.to_string_lossy().into_owned(),
+                reason: "it is not UTF-8".into(),
+            }),
+        }
+    }
+
+    /// Reads a list: entries `interface` or `name=interface`, separated by commas.
+    ///
+    /// # Errors
+    /// An entry is malformed, or a device name occurs twice.
+    pub fn parse(text: &str) -> Result<Self, SelectionError> {
+        if text.trim().is_empty() {
+            return Ok(Self::Automatic);
+        }
+        let entries: Vec<Entry> = text.split(',').map(|entry| parse_entry(entry.trim())).collect::<Result<_, _>>()?;
+        let bad = |entry: &Entry, reason: &str| SelectionError::BadEntry {
+            entry: entry.interface.clone(),
+            reason: reason.into(),
+        };
+        for (index, entry) in entries.iter().enumerate() {
+            let earlier = &entries[..index];
+            if earlier.iter().any(|other| other.interface == entry.interface) {
+                return Err(bad(entry, "the interface is listed twice"));
+            }
+            if entry.name.is_some() && earlier.iter().any(|other| other.name == entry.name) {
+                return Err(bad(entry, "the device name is used twice"));
+            }
+        }
+        if entries.len() > MAX_DEVICES {
+            return Err(bad(&entries[MAX_DEVICES], &format!("there can be {MAX_DEVICES} devices at most")));
+        }
+        Ok(Self::Listed(entries))
+    }
+
+    /// Makes devices of the interfaces present.
+    ///
+    /// # Errors
+    /// See [`SelectionError`].
+    pub fn choose(&self, present: &[Interface]) -> Result<Vec<Device>, SelectionError> {
+        match self {
+            Self::Automatic => choose_usable(present),
+            Self::Listed(entries) => choose_listed(entries, present),
+        }
+    }
+}
+
+fn parse_entry(entry: &str) -> Result<Entry, SelectionError> {
+    let bad = |reason: String| Err(SelectionError::BadEntry { entry: entry.to_owned(), reason });
+    let (name, interface) = match entry.split_once('=') {
+        Some((name, interface)) => (Some(name.trim()), interface.trim()),
+        None => (None, entry),
+    };
+    if interface.is_empty() {
+        return bad("the interface is missing".into());
+    }
+    if interface.contains(['/', '=']) || interface.contains(char::is_whitespace) {
+        return bad("this is no name of an interface".into());
+    }
+    if let Some(name) = name {
+        let plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+        if !name.starts_with(NAME_PREFIX) || !plain || name.len() > MAX_NAME_BYTES {
+            return bad(format!(
+                "a device name begins with \"{NAME_PREFIX}\", has letters, digits and underscores, and at most \
+                 {MAX_NAME_BYTES} of them"
+            ));
+        }
+    }
+    Ok(Entry { name: name.map(str::to_owned), interface: interface.to_owned() })
+}
+
+fn names(present: &[Interface]) -> Vec<String> {
+    present.iter().map(|interface| interface.name.clone()).collect()
+}
+
+fn choose_usable(present: &[Interface]) -> Result<Vec<Device>, SelectionError> {
+    let mut chosen: Vec<&Interface> = present.iter().filter(|i| !i.loopback && i.usable()).collect();
+    if chosen.is_empty() {
+        chosen = present.iter().filter(|i| i.loopback && i.up && !i.addresses.is_empty()).collect();
+    }
+    if chosen.is_empty() {
+        return Err(SelectionError::NoUsableInterface { present: names(present) });
+    }
+    chosen.truncate(MAX_DEVICES);
+    Ok(chosen.iter().enumerate().map(|(n, interface)| Device::new(&format!("{NAME_PREFIX}{n}"), interface)).collect())
+}
+
+fn choose_listed(entries: &[Entry], present: &[Interface]) -> Result<Vec<Device>, SelectionError> {
+    let mut free_numbers = (0..).map(|n| format!("{NAME_PREFIX}{n}")).filter(|name| {
+        entries.iter().all(|entry| entry.name.as_ref() != Some(name))
+    });
+    let mut devices = Vec::new();
+    for entry in entries {
+        let interface = present.iter().find(|i| i.name == entry.interface).ok_or_else(|| {
+            SelectionError::UnknownInterface { name: entry.interface.clone(), present: names(present) }
+        })?;
+        let unusable = |reason: String| SelectionError::UnusableInterface { name: interface.name.clone(), reason };
+        if !interface.up {
+            return Err(unusable(format!("which is down. Bring it up: ip link set {} up", interface.name)));
+        }
+        if interface.addresses.is_empty() {
+            return Err(unusable(format!(
+                "which has no IP address. Give it one: ip address add ADDRESS/PREFIX dev {}",
+                interface.name
+            )));
+        }
+        let name = entry.name.clone().or_else(|| free_numbers.next()).unwrap_or_default();
+        devices.push(Device::new(&name, interface));
+    }
+    Ok(devices)
+}

@@ -1,0 +1,142 @@
+//! Tests of devices: selection, names, GID order, GUIDs, rates.
+
+use super::*;
+use rstest::rstest;
+
+fn interface(name: &str, index: u32, addresses: &[&str]) -> Interface {
+    Interface {
+        name: name.into(),
+        index,
+        up: true,
+        running: true,
+        loopback: name == "lo",
+        ethernet: name != "lo",
+        mac: [2, 0, 0, 0, 0, u8::try_from(index).unwrap()],
+        mtu_bytes: 1500,
+        speed_mbps: 10_000,
+        addresses: addresses.iter().map(|a| a.parse().unwrap()).collect(),
+    }
+}
+
+fn names_of(devices: &[Device]) -> Vec<(&str, &str)> {
+    devices.iter().map(|d| (d.name.as_str(), d.interface.as_str())).collect()
+}
+
+#[test]
+fn automatic_takes_all_usable_interfaces_but_loopback() {
+    let mut down = interface("eth2", 4, &["10.0.2.1"]);
+    down.up = false;
+    let present = [
+        interface("lo", 1, &["127.0.0.1", "::1"]),
+        interface("eth0", 2, &["10.0.0.1"]),
+        interface("veth1", 3, &["fe80::1"]),
+        down,
+        interface("docker0", 5, &["172.17.0.1"]),
+        interface("eth3", 6, &[]),
+    ];
+    let devices = Selection::Automatic.choose(&present).unwrap();
+    assert_eq!(names_of(&devices), [("metaroce0", "eth0"), ("metaroce1", "docker0")]);
+}
+
+#[test]
+fn automatic_falls_back_to_loopback_and_then_fails_with_the_cure() {
+    let lo = interface("lo", 1, &["127.0.0.1"]);
+    let devices = Selection::Automatic.choose(std::slice::from_ref(&lo)).unwrap();
+    assert_eq!(names_of(&devices), [("metaroce0", "lo")]);
+    let error = Selection::Automatic.choose(&[interface("eth0", 2, &[])]).unwrap_err();
+    let text = error.to_string();
+    assert!(matches!(error, SelectionError::NoUsableInterface { .. }));
+    assert!(text.contains("ip address add") && text.contains("Interfaces here: eth0"), "{text}");
+}
+
+#[test]
+fn listed_interfaces_keep_their_order_and_names() {
+    let present = [interface("a", 1, &["10.0.0.1"]), interface("b", 2, &["10.0.0.2"]), interface("c", 3, &["10.0.0.3"])];
+    let devices = Selection::parse("c, metaroce0=b ,a").unwrap().choose(&present).unwrap();
+    assert_eq!(names_of(&devices), [("metaroce1", "c"), ("metaroce0", "b"), ("metaroce2", "a")]);
+}
+
+#[rstest]
+#[case("eth0,,eth1", "the interface is missing")]
+#[case("metaroce0=", "the interface is missing")]
+#[case("mlx5_0=eth0", "begins with \"metaroce\"")]
+#[case("metaroce/..=eth0", "begins with \"metaroce\"")]
+#[case("../eth0", "no name of an interface")]
+#[case("eth0,eth0", "listed twice")]
+#[case("metaroce1=a,metaroce1=b", "used twice")]
+fn bad_lists_are_refused_with_the_reason(#[case] list: &str, #[case] reason: &str) {
+    let text = Selection::parse(list).unwrap_err().to_string();
+    assert!(text.contains(reason) && text.contains("METAROCE_DEVICES"), "{text}");
+}
+
+#[test]
+fn an_unknown_interface_is_named_with_those_that_exist() {
+    let present = [interface("eth0", 2, &["10.0.0.1"])];
+    let text = Selection::parse("eht0").unwrap().choose(&present).unwrap_err().to_string();
+    assert!(text.contains("\"eht0\"") && text.contains("eth0"), "{text}");
+    let mut down = interface("eth0", 2, &["10.0.0.1"]);
+    down.up = false;
+    let text = Selection::parse("eth0").unwrap().choose(&[down]).unwrap_err().to_string();
+    assert!(text.contains("ip link set eth0 up"), "{text}");
+}
+
+#[test]
+fn gids_are_ipv4_first_then_global_then_link_local() {
+    let device = Device::new("metaroce0", &interface("e", 2, &["fe80::5", "2001:db8::1", "10.1.2.3", "10.1.2.4", "10.1.2.3"]));
+    let expected = ["::ffff:10.1.2.3", "::ffff:10.1.2.4", "2001:db8::1", "fe80::5"];
+    assert_eq!(device.gids.iter().map(ToString::to_string).collect::<Vec<_>>(), expected);
+    assert_eq!(device.gids.iter().map(Gid::address).collect::<Vec<_>>(), device.addresses);
+    assert_eq!(device.gids[0].to_sysfs(), "0000:0000:0000:0000:0000:ffff:0a01:0203");
+    assert_eq!("0000:0000:0000:0000:0000:ffff:0a01:0203".parse::<Gid>().unwrap(), device.gids[0]);
+    assert!("0000:0000".parse::<Gid>().is_err());
+    assert_eq!(device.gid(3), Some(device.gids[3]));
+    assert_eq!(device.gid(4), None);
+}
+
+#[test]
+fn guids_are_stable_distinct_and_never_zero() {
+    let one = interface("eth0", 2, &[]);
+    let mut vlan = one.clone();
+    vlan.name = "eth0.7".into();
+    let mut bare = interface("lo", 1, &[]);
+    bare.mac = [0; 6];
+    assert_eq!(one.guid(), one.clone().guid());
+    assert_ne!(one.guid(), vlan.guid(), "a VLAN has the MAC of its parent");
+    for guid in [one.guid(), vlan.guid(), bare.guid()] {
+        assert_ne!(guid, 0);
+    }
+    assert_eq!(one.guid() >> 40, 0, "2 ^ 2, 0, 0: the MAC's first half");
+}
+
+#[rstest]
+#[case(0, 1, 1)]
+#[case(1_000, 1, 1)]
+#[case(10_000, 1, 4)]
+#[case(25_000, 1, 32)]
+#[case(99_999, 2, 16)]
+#[case(100_000, 2, 32)]
+#[case(800_000, 2, 128)]
+fn rates(#[case] mbps: u32, #[case] width: u8, #[case] speed: u8) {
+    let rate = LinkRate::of(mbps);
+    assert_eq!((rate.width, rate.speed), (width, speed));
+}
+
+#[rstest]
+#[case(68, 1)]
+#[case(1_280, 3)]
+#[case(1_500, 3)]
+#[case(4_200, 4)]
+#[case(4_208, 5)]
+#[case(9_000, 5)]
+#[case(65_536, 5)]
+fn mtu_codes(#[case] mtu_bytes: u32, #[case] code: u32) {
+    assert_eq!(active_mtu_code(mtu_bytes), code);
+}
+
+#[test]
+fn this_host_has_interfaces() {
+    let list = interfaces().unwrap();
+    let lo = list.iter().find(|i| i.loopback).expect("a loopback interface");
+    assert_eq!((lo.name.as_str(), lo.index, lo.ethernet), ("lo", 1, false));
+    assert!(lo.mtu_bytes >= 1500);
+}

@@ -1,0 +1,158 @@
+//! Where trees live, and how they come there: complete or not at all.
+
+use super::{Contents, Node, name_of, with_root};
+use nix::unistd::Uid;
+use std::fs::{self, DirBuilder, File};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, symlink};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, SystemTime};
+
+/// Trees that nobody has used for so long are removed. A program reads its tree as long as it runs, hence the margin.
+const STALE_AFTER: Duration = Duration::from_secs(30 * 24 * 3600);
+/// Unfinished trees of launchers that died are removed after so long.
+const ABANDONED_AFTER: Duration = Duration::from_secs(3600);
+/// Attempts to put a tree in place while others do the same, or remove a damaged one.
+const MAX_ATTEMPTS: u32 = 8;
+/// Prefix of trees in the making.
+const UNFINISHED: &str = ".new-";
+
+fn context<T>(what: &str, path: &Path, result: io::Result<T>) -> io::Result<T> {
+    result.map_err(|error| io::Error::new(error.kind(), format!("{what} {}: {error}", path.display())))
+}
+
+/// The directory of this user's trees: `$XDG_RUNTIME_DIR/metaroce`, or `/tmp/metaroce-<uid>` where there is no runtime
+/// directory of the user's own. Made if need be.
+///
+/// # Errors
+/// It cannot be made, or it is somebody else's, or others can write to it.
+pub fn runtime_directory() -> io::Result<PathBuf> {
+    let user = Uid::effective();
+    let xdg = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    // After su or sudo the variable may still name the directory of the former user.
+    let own = xdg.filter(|path| path.is_absolute() && fs::metadata(path).is_ok_and(|m| m.uid() == user.as_raw()));
+    if let Some(path) = own.map(|path| path.join("metaroce")) {
+        if private_directory(&path, user).is_ok() {
+            return Ok(path);
+        }
+    }
+    let path = PathBuf::from(format!("/tmp/metaroce-{user}"));
+    private_directory(&path, user)?;
+    Ok(path)
+}
+
+/// Makes `path`, or checks that it is a directory of `user` into which nobody else can write.
+pub(super) fn private_directory(path: &Path, user: Uid) -> io::Result<()> {
+    match DirBuilder::new().mode(0o700).create(path) {
+        Ok(()) => return Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        Err(error) => return context("cannot make the directory", path, Err(error)),
+    }
+    let found = context("cannot examine", path, fs::symlink_metadata(path))?;
+    let refuse = |why: String| {
+        let text = format!(
+            "{} {why}; remove it, or set XDG_RUNTIME_DIR to a directory of your own",
+            path.display()
+        );
+        Err(io::Error::new(io::ErrorKind::PermissionDenied, text))
+    };
+    if !found.is_dir() {
+        return refuse("is not a directory".into());
+    }
+    if found.uid() != user.as_raw() {
+        return refuse(format!("belongs to user {}, not to user {user}", found.uid()));
+    }
+    if found.mode() & 0o077 != 0 {
+        return refuse(format!("is open to other users (mode {:03o})", found.mode() & 0o777));
+    }
+    Ok(())
+}
+
+/// Identity of the network namespace that this process is in; 0 where `/proc` does not say.
+pub fn network_namespace() -> u64 {
+    fs::metadata("/proc/self/ns/net").map_or(0, |namespace| namespace.ino())
+}
+
+/// Puts a tree below `directory`, unless the same one is there already, and returns its path.
+///
+/// # Errors
+/// It cannot be written.
+pub fn publish(contents: &Contents, directory: &Path, namespace: u64) -> io::Result<PathBuf> {
+    remove_stale(directory);
+    let root = directory.join(name_of(contents, namespace));
+    let mut last = None;
+    for _ in 0..MAX_ATTEMPTS {
+        if is_intact(contents, &root) {
+            // Best effort: the time says that the tree is in use.
+            let _ = File::open(&root).and_then(|file| file.set_modified(SystemTime::now()));
+            return Ok(root);
+        }
+        let unfinished = unfinished_name(directory);
+        let result = write(contents, &unfinished, &root).and_then(|()| fs::rename(&unfinished, &root));
+        if let Err(error) = result {
+            let _ = fs::remove_dir_all(&unfinished);
+            // Something is in the place: another launcher's tree, which the next turn accepts, or a damaged one (a cleaner
+            // of /tmp was at it), which is moved away in one step and then removed.
+            if is_intact(contents, &root) {
+                continue;
+            }
+            let damaged = unfinished_name(directory);
+            if fs::rename(&root, &damaged).is_ok() {
+                let _ = fs::remove_dir_all(&damaged);
+            }
+            last = Some(error);
+        }
+    }
+    let error = last.unwrap_or_else(|| io::Error::other("it keeps changing"));
+    context("cannot write the device tree", &root, Err(error))
+}
+
+fn unfinished_name(directory: &Path) -> PathBuf {
+    static COUNTER: AtomicU32 = AtomicU32::new(0);
+    let count = COUNTER.fetch_add(1, Ordering::Relaxed);
+    directory.join(format!("{UNFINISHED}{}-{count}", std::process::id()))
+}
+
+/// Writes the tree at `place`; `root` is where it will be.
+fn write(contents: &Contents, place: &Path, root: &Path) -> io::Result<()> {
+    DirBuilder::new().mode(0o700).create(place)?;
+    for (path, node) in contents {
+        let path = place.join(path);
+        if let Some(parent) = path.parent() {
+            fs::create_dir_all(parent)?;
+        }
+        match node {
+            Node::File(text) => fs::write(&path, with_root(text, root))?,
+            Node::Link(target) => symlink(target, &path)?,
+        }
+    }
+    Ok(())
+}
+
+fn is_intact(contents: &Contents, root: &Path) -> bool {
+    contents.iter().all(|(path, node)| {
+        let path = root.join(path);
+        match node {
+            Node::File(text) => fs::read_to_string(path).is_ok_and(|found| found == with_root(text, root)),
+            Node::Link(target) => fs::read_link(path).is_ok_and(|found| found == *target),
+        }
+    })
+}
+
+/// Removes what was not used for a long time; failures leave it for the next launcher.
+fn remove_stale(directory: &Path) {
+    let Ok(entries) = fs::read_dir(directory) else { return };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let limit = match name.to_string_lossy() {
+            name if name.starts_with(UNFINISHED) => ABANDONED_AFTER,
+            name if name.starts_with("tree-") => STALE_AFTER,
+            _ => continue,
+        };
+        let modified = entry.metadata().and_then(|metadata| metadata.modified());
+        if modified.is_ok_and(|time| time.elapsed().is_ok_and(|age| age > limit)) {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! The settings that the environment gives to an engine. Read when a device is opened, by `plugin/`, so that a wrong
+//! value fails the open and not the first queue pair; read again by `Engine::for_device`.
+
+use std::fmt;
+use std::io;
+use std::time::Duration;
+
+/// First UDP port of the range in which engines receive.
+pub const PORT_BASE_VARIABLE: &str = "METAROCE_PORT_BASE";
+/// Number of ports in that range.
+pub const PORTS_VARIABLE: &str = "METAROCE_PORTS";
+/// Paths of a connection.
+pub const PATHS_VARIABLE: &str = "METAROCE_PATHS";
+/// How long the background thread looks for packets before it sleeps.
+pub const SPIN_VARIABLE: &str = "METAROCE_SPIN_US";
+/// Overrides the visibility that memory regions ask for.
+pub const VISIBILITY_VARIABLE: &str = "METAROCE_VISIBILITY";
+/// File for the counters at exit.
+pub const STATISTICS_VARIABLE: &str = "METAROCE_STATS";
+/// Receive buffer of a socket.
+pub const RECEIVE_BUFFER_VARIABLE: &str = "METAROCE_RCVBUF";
+/// Switches segmentation offload off.
+pub const SEGMENTATION_VARIABLE: &str = "METAROCE_GSO";
+
+/// The index of the port is ten bits of the QPN (WIRE.md, "Endpoints").
+const MAX_PORTS: u64 = 1024;
+/// Sequence spaces that the core keeps for a connection at most.
+const MAX_PATHS: u64 = 64;
+/// A spin longer than this is a thread that never sleeps.
+const MAX_SPIN_US: u64 = 10_000;
+/// Less than this does not hold two trains.
+const MIN_RECEIVE_BUFFER: u64 = 128 << 10;
+/// The kernel counts in a signed int and doubles it.
+const MAX_RECEIVE_BUFFER: u64 = 1 << 30;
+
+/// Settings of an engine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// First UDP port of the range; the same on all hosts.
+    pub port_base: u16,
+    /// Ports in the range.
+    pub ports: u16,
+    /// Paths of a connection.
+    pub paths: u8,
+    /// How long the background thread looks for packets before it sleeps.
+    pub spin: Duration,
+    /// `Some(true)`: strict visibility for every region, `Some(false)`: relaxed for every region.
+    pub force_strict: Option<bool>,
+    /// File for the counters at exit, `%p` already replaced.
+    pub statistics: Option<String>,
+    /// Receive buffer of a socket, bytes.
+    pub receive_buffer_bytes: usize,
+    /// Send trains with one system call where the kernel can.
+    pub segmentation_offload: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            port_base: 24791,
+            ports: 1024,
+            paths: 16,
+            spin: Duration::ZERO,
+            force_strict: None,
+            statistics: None,
+            receive_buffer_bytes: 8 << 20,
+            segmentation_offload: true,
+        }
+    }
+}
+
+/// A variable with a value that is not allowed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SettingError {
+    variable: &'static str,
+    value: String,
+    allowed: String,
+}
+
+impl fmt::Display for SettingError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{}={} is not possible: it must be {}",
+            self.variable, self.value, self.allowed
+        )
+    }
+}
+
+impl std::error::Error for SettingError {}
+
+impl From<SettingError> for io::Error {
+    fn from(error: SettingError) -> Self {
+        io::Error::new(io::ErrorKind::InvalidInput, error)
+    }
+}
+
+impl Settings {
+    /// Reads the environment.
+    ///
+    /// # Errors
+    /// The first variable whose value is not allowed; the message names it, the value and what is allowed.
+    pub fn from_environment() -> Result<Settings, SettingError> {
+        Settings::read(|variable| {
+            std::env::var_os(variable).map(|value| value.to_string_lossy().into_owned())
+        })
+    }
+
+    /// As [`Settings::from_environment`], from anything that knows variables. An empty value is one that is not set.
+    fn read(lookup: impl Fn(&str) -> Option<String>) -> Result<Settings, SettingError> {
+        let get = |variable: &'static str| lookup(variable).filter(|value| !value.is_empty());
+        let number = |variable, default: u64, low: u64, high: u64| match get(variable) {
+            None => Ok(default),
+            Some(value) => match value.parse() {
+                Ok(number) if (low..=high).contains(&number) => Ok(number),
+                _ => Err(SettingError {
+                    variable,
+                    value,
+                    allowed: format!("a number from {low} to {high}"),
+                }),
+            },
+        };
+        let choice = |variable, choices: [(&str, bool); 2]| match get(variable) {
+            None => Ok(None),
+            Some(value) => match choices.iter().find(|(name, _)| *name == value) {
+                Some((_, meaning)) => Ok(Some(*meaning)),
+                None => {
+                    let allowed = format!("{} or {}", choices[0].0, choices[1].0);
+                    Err(SettingError {
+                        variable,
+                        value,
+                        allowed,
+                    })
+                }
+            },
+        };
+        let default = Settings::default();
+        let port_base = number(PORT_BASE_VARIABLE, default.port_base.into(), 1024, 65535)?;
+        let room = (65536 - port_base).min(MAX_PORTS);
+        let ports = number(PORTS_VARIABLE, u64::from(default.ports).min(room), 1, room)?;
+        Ok(Settings {
+            port_base: port_base as u16,
+            ports: ports as u16,
+            paths: number(PATHS_VARIABLE, default.paths.into(), 1, MAX_PATHS)? as u8,
+            spin: Duration::from_micros(number(SPIN_VARIABLE, 0, 0, MAX_SPIN_US)?),
+            force_strict: choice(VISIBILITY_VARIABLE, [("strict", true), ("relaxed", false)])?,
+            statistics: get(STATISTICS_VARIABLE)
+                .map(|name| name.replace("%p", &std::process::id().to_string())),
+            receive_buffer_bytes: number(
+                RECEIVE_BUFFER_VARIABLE,
+                default.receive_buffer_bytes as u64,
+                MIN_RECEIVE_BUFFER,
+                MAX_RECEIVE_BUFFER,
+            )? as usize,
+            segmentation_offload: choice(SEGMENTATION_VARIABLE, [("on", true), ("off", false)])?
+                .unwrap_or(true),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    fn read(variables: &[(&str, &str)]) -> Result<Settings, SettingError> {
+        let find = |wanted: &str| {
+            variables
+                .iter()
+                .find(|(name, _)| *name == wanted)
+                .map(|(_, v)| (*v).to_owned())
+        };
+        Settings::read(find)
+    }
+
+    #[test]
+    fn nothing_set_and_empty_values_are_the_defaults() {
+        assert_eq!(read(&[]).unwrap(), Settings::default());
+        assert_eq!(read(&[(PATHS_VARIABLE, "")]).unwrap(), Settings::default());
+    }
+
+    #[test]
+    fn all_values_are_taken() {
+        let settings = read(&[
+            (PORT_BASE_VARIABLE, "65000"),
+            (PATHS_VARIABLE, "4"),
+            (SPIN_VARIABLE, "20"),
+            (VISIBILITY_VARIABLE, "strict"),
+            (STATISTICS_VARIABLE, "/x/s-%p.json"),
+            (RECEIVE_BUFFER_VARIABLE, "1000000"),
+            (SEGMENTATION_VARIABLE, "off"),
+        ])
+        .unwrap();
+        let expected = Settings {
+            port_base: 65000,
+            ports: 536,
+            paths: 4,
+            spin: Duration::from_micros(20),
+            force_strict: Some(true),
+            statistics: Some(format!("/x/s-{}.json", std::process::id())),
+            receive_buffer_bytes: 1_000_000,
+            segmentation_offload: false,
+        };
+        assert_eq!(settings, expected);
+    }
+
+    #[rstest]
+    #[case(
+        PATHS_VARIABLE,
+        "0",
+        "METAROCE_PATHS=0 is not possible: it must be a number from 1 to 64"
+    )]
+    #[case(
+        PORT_BASE_VARIABLE,
+        "80",
+        "METAROCE_PORT_BASE=80 is not possible: it must be a number from 1024 to 65535"
+    )]
+    #[case(
+        PORTS_VARIABLE,
+        "4k",
+        "METAROCE_PORTS=4k is not possible: it must be a number from 1 to 1024"
+    )]
+    #[case(
+        VISIBILITY_VARIABLE,
+        "lax",
+        "METAROCE_VISIBILITY=lax is not possible: it must be strict or relaxed"
+    )]
+    fn wrong_values_are_explained(
+        #[case] variable: &str,
+        #[case] value: &str,
+        #[case] message: &str,
+    ) {
+        assert_eq!(read(&[(variable, value)]).unwrap_err().to_string(), message);
+    }
+}

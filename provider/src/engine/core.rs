@@ -1,0 +1,323 @@
+//! What the engine's lock protects, and the one turn that every thread makes with it: receive, timers, events, send.
+//! Called by `mod.rs` (application threads) and `background.rs`. A turn is bounded; [`Turn::more`] says that another
+//! one would find something at once.
+
+use super::Inner;
+use super::host::{EngineHost, Objects};
+use super::statistics::{self, EngineCounters};
+use super::transmit::{SendContext, Sent, Transmitter};
+use metaroce_proto::endpoint::{Endpoint, RxMeta};
+use metaroce_proto::types::{self as proto, QpId, Time};
+use metaroce_udp::{Ecn, ErrorOrigin, LocalIndex, MAX_LOCALS, PeerError, RecvBatch};
+
+/// Buffers of 64 KiB in one receive call.
+const RECEIVE_MESSAGES: usize = 4;
+/// Trains in one turn: half a megabyte at most, so that receiving and other threads get their turn within some 150 µs.
+const TRAINS_PER_TURN: usize = 8;
+/// A turn of a polling thread that received no more than this, and completed something, returns to the application
+/// before it sends: the acknowledgement then leaves with the next call, and does not stand between the program and its
+/// completion. For larger amounts the pipeline must be kept full instead.
+const DEFER_BYTES: usize = 8 << 10;
+/// A local address is polled every time for so long after it received something.
+const HOT_NS: u64 = 10_000_000;
+/// Polling turns between two that look at *all* local addresses.
+const COLD_EVERY: u32 = 16;
+/// Something came in so short a time ago: more is likely (see `background.rs`).
+const RECENT_NS: u64 = 1_000_000;
+/// IPv6 and UDP headers: what an ICMP "too big" counts and the core does not.
+const LOWER_HEADERS: u32 = 48;
+
+/// Who makes a turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Caller {
+    /// A thread of the application that polls.
+    Polling,
+    /// The background thread, or a call that does not come back soon.
+    Thorough,
+}
+
+/// What a turn did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Turn {
+    /// Events dispatched.
+    pub(super) events: usize,
+    /// Bytes received.
+    pub(super) received_bytes: usize,
+    /// Anything at all happened.
+    pub(super) worked: bool,
+    /// There may be more to do right now.
+    pub(super) more: bool,
+}
+
+/// The state of an engine.
+pub(super) struct Core {
+    pub(super) endpoint: Endpoint,
+    pub(super) objects: Objects,
+    pub(super) counters: EngineCounters,
+    transmitter: Transmitter,
+    batch: RecvBatch,
+    errors: Vec<PeerError>,
+    doorbells: Vec<QpId>,
+    /// The core's next timeout, as of the last turn that changed anything.
+    next_timeout: Option<Time>,
+    /// Something is to be sent with the next turn, whatever that finds.
+    send_due: bool,
+    last_received: Time,
+    hot_until: [Time; MAX_LOCALS],
+    cold_countdown: u32,
+    drops: [u32; MAX_LOCALS],
+}
+
+impl Core {
+    pub(super) fn new(endpoint: Endpoint) -> Core {
+        Core {
+            endpoint,
+            objects: Objects::default(),
+            counters: EngineCounters::default(),
+            transmitter: Transmitter::default(),
+            batch: RecvBatch::new(RECEIVE_MESSAGES),
+            errors: Vec::new(),
+            doorbells: Vec::new(),
+            next_timeout: None,
+            send_due: false,
+            last_received: Time::ZERO,
+            hot_until: [Time::ZERO; MAX_LOCALS],
+            cold_countdown: 0,
+            drops: [0; MAX_LOCALS],
+        }
+    }
+
+    /// One turn.
+    pub(super) fn turn(&mut self, inner: &Inner, caller: Caller) -> Turn {
+        let mut now = inner.clock.now();
+        let mut turn = Turn::default();
+        let mut changed = self.serve_doorbells(inner, now);
+        if self.send_due {
+            turn.more |= self.send(inner, now);
+            changed = true;
+        }
+        let messages = self.receive(inner, now, caller, &mut turn);
+        if messages > 0 {
+            now = inner.clock.now();
+            self.last_received = now;
+        }
+        changed |= messages > 0;
+        changed |= self.read_errors(inner, now);
+        if self.next_timeout.is_some_and(|timeout| timeout <= now) {
+            let mut host = EngineHost {
+                memory: &inner.memory,
+                objects: &self.objects,
+            };
+            self.endpoint.handle_timeout(now, &mut host);
+            changed = true;
+        }
+        if !changed {
+            return turn;
+        }
+        turn.worked = true;
+        turn.events = self.dispatch_events();
+        if caller == Caller::Polling && turn.events > 0 && turn.received_bytes <= DEFER_BYTES {
+            self.send_due = true;
+            self.next_timeout = self.endpoint.poll_timeout();
+        } else {
+            turn.more |= self.flush(inner, now, &mut turn.events);
+        }
+        turn
+    }
+
+    /// Sends what is due, dispatches what that caused and learns the next timeout. True if there is more to send now.
+    pub(super) fn flush(&mut self, inner: &Inner, now: Time, events: &mut usize) -> bool {
+        let more = self.send(inner, now);
+        *events += self.dispatch_events();
+        self.next_timeout = self.endpoint.poll_timeout();
+        more
+    }
+
+    /// Hands the requests that were posted to a queue pair to the core, and tells it of new receives.
+    pub(super) fn drain(&mut self, inner: &Inner, now: Time, id: QpId) {
+        let Some(qp) = self.objects.get(id) else {
+            return;
+        };
+        while let Some(request) = qp.pop_submission() {
+            self.endpoint.submit(now, id, request);
+        }
+        if self.endpoint.wants_receive_notice(id) {
+            let mut host = EngineHost {
+                memory: &inner.memory,
+                objects: &self.objects,
+            };
+            self.endpoint.receives_posted(now, id, &mut host);
+        }
+    }
+
+    /// Drains the queue pairs whose posting thread found the lock taken. True if there were any.
+    pub(super) fn serve_doorbells(&mut self, inner: &Inner, now: Time) -> bool {
+        if !inner.gate.has_left() {
+            return false;
+        }
+        let mut doorbells = std::mem::take(&mut self.doorbells);
+        inner.gate.take(&mut doorbells);
+        for id in doorbells.drain(..) {
+            self.drain(inner, now, id);
+        }
+        self.doorbells = doorbells;
+        true
+    }
+
+    /// Calls the core with its host.
+    pub(super) fn with_host<R>(
+        &mut self,
+        inner: &Inner,
+        f: impl FnOnce(&mut Endpoint, &mut EngineHost<'_>) -> R,
+    ) -> R {
+        let mut host = EngineHost {
+            memory: &inner.memory,
+            objects: &self.objects,
+        };
+        f(&mut self.endpoint, &mut host)
+    }
+
+    /// When the core wants to be called.
+    pub(super) fn next_timeout(&self) -> Option<Time> {
+        self.next_timeout
+    }
+
+    /// Whether anything is unfinished.
+    pub(super) fn outstanding(&self) -> bool {
+        self.send_due || self.transmitter.is_blocked() || self.endpoint.outstanding()
+    }
+
+    /// Whether the background thread should look again soon: something is unfinished, or came in a moment ago.
+    pub(super) fn busy(&self, now: Time) -> bool {
+        now.since_ns(self.last_received) < RECENT_NS || self.outstanding()
+    }
+
+    /// The line for the statistics file.
+    pub(super) fn statistics(&self, inner: &Inner) -> String {
+        statistics::line(
+            &inner.device.name,
+            inner.sockets.port(),
+            &self.endpoint,
+            &self.counters,
+        )
+    }
+
+    fn dispatch_events(&mut self) -> usize {
+        let mut events = 0;
+        // Bounded by what is posted: each event retires a request or is the only one of its kind.
+        while let Some(event) = self.endpoint.poll_event() {
+            self.objects.dispatch(&event);
+            events += 1;
+        }
+        events
+    }
+
+    /// Sends up to the limit of a turn. True if there is more that could leave right now.
+    fn send(&mut self, inner: &Inner, now: Time) -> bool {
+        let mut host = EngineHost {
+            memory: &inner.memory,
+            objects: &self.objects,
+        };
+        let mut context = SendContext {
+            now,
+            endpoint: &mut self.endpoint,
+            host: &mut host,
+            memory: &inner.memory,
+            sockets: &inner.sockets,
+            counters: &mut self.counters,
+        };
+        let sent = self.transmitter.run(&mut context, TRAINS_PER_TURN);
+        self.send_due = sent != Sent::All;
+        sent == Sent::Limit
+    }
+
+    /// One receive call for each local address that is worth it; everything that came is given to the core. Returns the
+    /// number of messages.
+    fn receive(&mut self, inner: &Inner, now: Time, caller: Caller, turn: &mut Turn) -> usize {
+        self.cold_countdown = self.cold_countdown.wrapping_sub(1) % COLD_EVERY;
+        let locals = inner.sockets.local_count();
+        let any_hot = self.hot_until[..locals].iter().any(|until| *until > now);
+        let all = caller == Caller::Thorough || self.cold_countdown == 0 || !any_hot;
+        let mut total = 0;
+        for index in 0..locals {
+            if all || self.hot_until[index] > now {
+                total += self.receive_at(inner, LocalIndex(index as u8), turn);
+            }
+        }
+        if total > 0 {
+            let now = inner.clock.now();
+            self.with_host(inner, |endpoint, host| endpoint.handle_batch_end(now, host));
+        }
+        total
+    }
+
+    fn receive_at(&mut self, inner: &Inner, local: LocalIndex, turn: &mut Turn) -> usize {
+        let messages = match inner.sockets.recv(local, &mut self.batch) {
+            Ok(0) => return 0,
+            Ok(messages) => messages,
+            Err(error) => {
+                log::error!("receiving at address {} failed: {error}", local.0);
+                return 0;
+            }
+        };
+        let now = inner.clock.now();
+        let mut host = EngineHost {
+            memory: &inner.memory,
+            objects: &self.objects,
+        };
+        for message in self.batch.iter() {
+            let meta = RxMeta {
+                local: proto::LocalIndex(local.0),
+                source: message.source,
+                ce: message.ecn == Ecn::CongestionExperienced,
+            };
+            for packet in message.packets() {
+                self.endpoint.handle_datagram(now, &meta, packet, &mut host);
+                self.counters.packets_received += 1;
+            }
+            turn.received_bytes += message.bytes.len();
+        }
+        self.counters.messages_received += messages as u64;
+        turn.more |= messages == self.batch.capacity();
+        let index = usize::from(local.0);
+        self.hot_until[index] = now + HOT_NS;
+        let drops = inner.sockets.drops(local);
+        let new_drops = drops.wrapping_sub(self.drops[index]);
+        if new_drops > 0 {
+            self.drops[index] = drops;
+            self.endpoint.set_receive_pressure(new_drops);
+        }
+        messages
+    }
+
+    /// Tells the core what ICMP said. True if it said anything.
+    fn read_errors(&mut self, inner: &Inner, now: Time) -> bool {
+        if !inner.sockets.has_errors() {
+            return false;
+        }
+        self.errors.clear();
+        inner.sockets.recv_errors(&mut self.errors);
+        for error in &self.errors {
+            let source = proto::SourceSlot(error.source.index as u8);
+            self.counters.icmp_errors += 1;
+            match (error.errno, error.origin) {
+                // The send call itself said so, and the core knows.
+                (_, ErrorOrigin::Local) => {}
+                (libc::EMSGSIZE, _) => {
+                    let local = proto::LocalIndex(error.source.local.0);
+                    let route = proto::Route {
+                        local,
+                        source,
+                        destination: error.peer,
+                    };
+                    let bytes = error.mtu.saturating_sub(LOWER_HEADERS) + 1;
+                    self.endpoint.handle_too_large(now, route, bytes);
+                }
+                _ => self
+                    .endpoint
+                    .handle_unreachable(now, error.peer, Some(source)),
+            }
+        }
+        !self.errors.is_empty()
+    }
+}

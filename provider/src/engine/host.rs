@@ -1,0 +1,133 @@
+//! What the core sees of this process: registered memory and posted receives, and the queue pairs that its events are for.
+//! The tables live under the engine's lock; the objects in them have their own locks, taken after it.
+
+use crate::verbs::mr_memory::MrTable;
+use crate::verbs::{Qp, ReceiveQueue};
+use metaroce_proto::event::Event;
+use metaroce_proto::host::{AccessDenied, AtomicOperation, Host, Visibility};
+use metaroce_proto::types::{Access, PdId, QpId, Receive, RqId};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// A receive queue and the number of queue pairs that use it.
+struct SharedQueue {
+    queue: Arc<ReceiveQueue>,
+    users: usize,
+}
+
+/// The verbs objects that the core knows by number.
+#[derive(Default)]
+pub(super) struct Objects {
+    /// By slot of the id.
+    qps: Vec<Option<Arc<Qp>>>,
+    receive_queues: HashMap<RqId, SharedQueue>,
+}
+
+impl Objects {
+    /// Enters a new queue pair.
+    pub(super) fn insert(&mut self, qp: &Arc<Qp>) {
+        let slot = qp.id().slot();
+        if self.qps.len() <= slot {
+            self.qps.resize(slot + 1, None);
+        }
+        debug_assert!(self.qps[slot].is_none(), "the core gave a slot away twice");
+        self.qps[slot] = Some(qp.clone());
+        let queue = qp.receive_queue();
+        let entry = self.receive_queues.entry(queue.id());
+        entry
+            .or_insert_with(|| SharedQueue {
+                queue: queue.clone(),
+                users: 0,
+            })
+            .users += 1;
+    }
+
+    /// Forgets a queue pair, and its receive queue with the last one that uses it.
+    pub(super) fn remove(&mut self, qp: &Arc<Qp>) {
+        if self.get(qp.id()).is_none() {
+            return;
+        }
+        self.qps[qp.id().slot()] = None;
+        let id = qp.receive_queue().id();
+        if let Some(shared) = self.receive_queues.get_mut(&id) {
+            shared.users -= 1;
+            if shared.users == 0 {
+                self.receive_queues.remove(&id);
+            }
+        }
+    }
+
+    /// The queue pair of that handle, if it is not destroyed yet.
+    pub(super) fn get(&self, id: QpId) -> Option<&Arc<Qp>> {
+        self.qps.get(id.slot())?.as_ref().filter(|qp| qp.id() == id)
+    }
+
+    /// Tells an event to the queue pair that it is for.
+    pub(super) fn dispatch(&self, event: &Event) {
+        let id = match event {
+            Event::SendDone(done) => done.qp,
+            Event::ReceiveDone(done) => done.qp,
+            Event::QpFailed { qp, .. } | Event::Established { qp } => *qp,
+        };
+        let Some(qp) = self.get(id) else {
+            log::debug!("event for {id:?}, which is gone: {event:?}");
+            return;
+        };
+        match event {
+            Event::SendDone(done) => qp.on_send_done(done),
+            Event::ReceiveDone(done) => qp.on_receive_done(done),
+            Event::QpFailed { failure, .. } => qp.on_failed(*failure),
+            Event::Established { .. } => qp.on_established(),
+        }
+    }
+}
+
+/// The core's [`Host`]: borrowed for one call.
+pub(super) struct EngineHost<'a> {
+    pub(super) memory: &'a MrTable,
+    pub(super) objects: &'a Objects,
+}
+
+impl EngineHost<'_> {
+    fn queue(&self, id: RqId) -> Option<&Arc<ReceiveQueue>> {
+        self.objects
+            .receive_queues
+            .get(&id)
+            .map(|shared| &shared.queue)
+    }
+}
+
+impl Host for EngineHost<'_> {
+    fn check_remote(
+        &mut self,
+        pd: PdId,
+        rkey: u32,
+        addr: u64,
+        length: u64,
+        access: Access,
+    ) -> Result<Visibility, AccessDenied> {
+        self.memory.check_remote(pd, rkey, addr, length, access)
+    }
+
+    fn place(&mut self, pd: PdId, key: u32, addr: u64, bytes: &[u8]) -> Result<(), AccessDenied> {
+        self.memory.place(pd, key, addr, bytes)
+    }
+
+    fn atomic(
+        &mut self,
+        pd: PdId,
+        rkey: u32,
+        addr: u64,
+        operation: AtomicOperation,
+    ) -> Result<u64, AccessDenied> {
+        self.memory.atomic(pd, rkey, addr, operation)
+    }
+
+    fn take_receive(&mut self, queue: RqId) -> Option<Receive> {
+        self.queue(queue)?.take()
+    }
+
+    fn receives_available(&mut self, queue: RqId) -> u32 {
+        self.queue(queue).map_or(0, |queue| queue.available())
+    }
+}

@@ -1,0 +1,169 @@
+//! Opening an engine: from a device and the settings to sockets, core and thread. Called by `registry.rs` once for each
+//! device; nothing here runs afterwards.
+
+use super::background;
+use super::clock::Clock;
+use super::config::Settings;
+use super::core::Core;
+use super::gate::Gate;
+use super::{Engine, Inner, MODE_SERVING, registry};
+use crate::device::Device;
+use crate::verbs::mr_memory::MrTable;
+use metaroce_proto::endpoint::Endpoint;
+use metaroce_proto::types::{Driving, EndpointConfig, LocalAddress};
+use metaroce_udp::{
+    Config, MAX_LOCALS, MAX_TRAIN_BYTES, Poller, PortChoice, Sockets, Waker, can_bind,
+};
+use parking_lot::Mutex;
+use std::io;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
+
+/// Payload of a full packet where the MTU allows it: all measurements are with it.
+const MAX_PAYLOAD: u32 = 4096;
+/// Headers of IPv6 and UDP and the longest of ours: the same payload then serves both address families.
+const HEADER_BYTES: u32 = 40 + 8 + 64;
+/// An MTU below this leaves no useful payload (IPv4 guarantees 576).
+const MIN_MTU: u32 = 576;
+/// Payloads are a multiple of this: no aligned word of a message lies in two packets.
+const PAYLOAD_STEP: u32 = 8;
+/// Packets in a train. Kernels before 6.8 take no more; trains of full packets are limited by their bytes anyway.
+const TRAIN_SEGMENTS: u16 = 64;
+/// Source sockets of all addresses together: each costs a file descriptor, of which a process may have only 1,024.
+const SOURCES_TOTAL: usize = 64;
+/// Source sockets of an address: twice the usual number of paths, for hashes are not even …
+const SOURCES_EACH: usize = 32;
+/// … and at least this many.
+const SOURCES_LEAST: usize = 8;
+/// Memory for packets that are held back for strict visibility, all connections together.
+const HOLD_BYTES: u32 = 16 << 20;
+
+impl Engine {
+    /// Opens sockets, core and thread.
+    pub(super) fn open(device: &Arc<Device>) -> io::Result<Arc<Engine>> {
+        let settings = Settings::from_environment()?;
+        let locals = usable_addresses(device)?;
+        let sockets = Sockets::open(&Config {
+            locals: locals.clone(),
+            port: PortChoice::Range {
+                base: settings.port_base,
+                count: settings.ports,
+            },
+            source_ports: (SOURCES_TOTAL / locals.len()).clamp(SOURCES_LEAST, SOURCES_EACH),
+            receive_buffer_bytes: settings.receive_buffer_bytes,
+            segmentation_offload: settings.segmentation_offload,
+            ..Config::default()
+        })?;
+        let clock = Clock::start();
+        let config = endpoint_config(device, &settings, &locals, &sockets)?;
+        log::info!(
+            "{}: UDP port {} on {locals:?}, payload {} B, receive buffer {} B",
+            device.name,
+            sockets.port(),
+            config.payload_bytes,
+            sockets.receive_buffer_bytes()
+        );
+        let endpoint = Endpoint::new(config, rand::random(), clock.now());
+        let waker = Waker::new()?;
+        let poller = Poller::new(&sockets, &waker)?;
+        let inner = Arc::new(Inner {
+            device: device.clone(),
+            memory: MrTable::of_process().clone(),
+            settings,
+            sockets,
+            clock,
+            waker,
+            gate: Gate::new(Core::new(endpoint)),
+            polls: AtomicU64::new(0),
+            polls_at_arm: AtomicU64::new(0),
+            mode: AtomicU8::new(MODE_SERVING),
+            sleep_until_ns: AtomicU64::new(background::AWAKE),
+            stop: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
+            generation: registry::generation(),
+        });
+        let shared = inner.clone();
+        let thread = std::thread::Builder::new()
+            .name("metaroce".into())
+            .spawn(move || background::run(&shared, &poller))?;
+        Ok(Arc::new(Engine {
+            inner,
+            thread: Mutex::new(Some(thread)),
+        }))
+    }
+}
+
+/// The addresses of the device that can be bound now, in the order of the GID table. An address that is not usable (yet,
+/// or any more) only makes its GID unusable.
+fn usable_addresses(device: &Device) -> io::Result<Vec<IpAddr>> {
+    let mut usable = Vec::new();
+    for &ip in &device.addresses {
+        match can_bind(ip) {
+            Ok(()) if usable.len() < MAX_LOCALS => usable.push(ip),
+            Ok(()) => log::warn!(
+                "{}: {ip} is left out: only {MAX_LOCALS} addresses can be used",
+                device.name
+            ),
+            Err(error) => log::warn!("{}: {ip} cannot be used: {error}", device.name),
+        }
+    }
+    if usable.is_empty() {
+        return Err(io::Error::new(
+            io::ErrorKind::AddrNotAvailable,
+            format!(
+                "{}: interface {} has no usable address: see `ip address show dev {}`",
+                device.name, device.interface, device.interface
+            ),
+        ));
+    }
+    Ok(usable)
+}
+
+fn endpoint_config(
+    device: &Device,
+    settings: &Settings,
+    locals: &[IpAddr],
+    sockets: &Sockets,
+) -> io::Result<EndpointConfig> {
+    let scope = |ip: &IpAddr| match ip {
+        IpAddr::V6(v6) if v6.is_unicast_link_local() => device.index,
+        _ => 0,
+    };
+    Ok(EndpointConfig {
+        index: sockets.port_index(),
+        port_base: settings.port_base,
+        locals: locals
+            .iter()
+            .map(|ip| LocalAddress {
+                ip: *ip,
+                scope_id: scope(ip),
+                plane: 0,
+            })
+            .collect(),
+        source_slots: sockets.source_count() as u8,
+        payload_bytes: payload_bytes(device)?,
+        train_segments: TRAIN_SEGMENTS.min(sockets.max_train_segments() as u16),
+        train_bytes: MAX_TRAIN_BYTES as u32,
+        // A window of half the buffer is safe: the kernel's own structures take as much again.
+        receive_window_bytes: (sockets.receive_buffer_bytes() / 2) as u32,
+        paths: settings.paths,
+        driving: Driving::Sockets,
+        force_strict: settings.force_strict,
+        hold_bytes: HOLD_BYTES,
+    })
+}
+
+fn payload_bytes(device: &Device) -> io::Result<u16> {
+    if device.mtu_bytes < MIN_MTU {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!(
+                "{}: the MTU of {} is {} bytes: set it to {MIN_MTU} at least, better to 9000",
+                device.name, device.interface, device.mtu_bytes
+            ),
+        ));
+    }
+    let payload = (device.mtu_bytes - HEADER_BYTES).min(MAX_PAYLOAD);
+    Ok((payload - payload % PAYLOAD_STEP) as u16)
+}

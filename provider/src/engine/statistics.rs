@@ -1,0 +1,131 @@
+//! The counters of an engine, and the file that `METAROCE_STATS` asks for: one line of JSON for each engine, written when
+//! the engine ends. Numbers only; nothing decides by them.
+
+use super::config::STATISTICS_VARIABLE;
+use metaroce_proto::endpoint::{ConnectionInfo, Endpoint};
+use parking_lot::Mutex;
+use std::collections::HashSet;
+use std::fmt::Write as _;
+use std::fs::OpenOptions;
+use std::io::{self, Write as _};
+
+/// What the engine counts beside the core.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct EngineCounters {
+    /// Send system calls.
+    pub(super) send_calls: u64,
+    /// Packets that the kernel took.
+    pub(super) packets_sent: u64,
+    /// Trains that waited for room in the socket.
+    pub(super) trains_blocked: u64,
+    /// Sends that failed for good.
+    pub(super) send_errors: u64,
+    /// Packets whose memory could not be read.
+    pub(super) bad_memory: u64,
+    /// Messages received: packets, or packets that the kernel had merged.
+    pub(super) messages_received: u64,
+    /// Packets received.
+    pub(super) packets_received: u64,
+    /// ICMP errors read.
+    pub(super) icmp_errors: u64,
+    /// Turns of the background thread.
+    pub(super) background_turns: u64,
+    /// Turns of application threads that found something to do.
+    pub(super) inline_turns: u64,
+}
+
+impl EngineCounters {
+    fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        [
+            ("send_calls", self.send_calls),
+            ("packets_sent", self.packets_sent),
+            ("trains_blocked", self.trains_blocked),
+            ("send_errors", self.send_errors),
+            ("bad_memory", self.bad_memory),
+            ("messages_received", self.messages_received),
+            ("packets_received", self.packets_received),
+            ("icmp_errors", self.icmp_errors),
+            ("background_turns", self.background_turns),
+            ("inline_turns", self.inline_turns),
+        ]
+        .into_iter()
+    }
+}
+
+/// The files that this process has begun: the next engine appends.
+static BEGUN: Mutex<Option<HashSet<String>>> = Mutex::new(None);
+
+/// Writes the line of one engine to `file`. A failure is told on the log, for the program is ending.
+pub(super) fn write(file: &str, line: &str) {
+    let begun = !BEGUN
+        .lock()
+        .get_or_insert_with(HashSet::new)
+        .insert(file.to_owned());
+    let open = OpenOptions::new()
+        .create(true)
+        .write(true)
+        .append(begun)
+        .truncate(!begun)
+        .open(file);
+    let result: io::Result<()> = open.and_then(|mut file| file.write_all(line.as_bytes()));
+    if let Err(error) = result {
+        log::error!("{STATISTICS_VARIABLE}: cannot write {file}: {error}");
+    }
+}
+
+/// The line of one engine: device, counters of the core and of the engine, and each connection with its paths.
+pub(super) fn line(
+    device: &str,
+    port: u16,
+    endpoint: &Endpoint,
+    engine: &EngineCounters,
+) -> String {
+    let mut out = format!("{{\"device\":\"{device}\",\"udp_port\":{port},\"counters\":{{");
+    push_numbers(&mut out, endpoint.counters().iter().chain(engine.iter()));
+    out.push_str("},\"connections\":[");
+    for (index, connection) in endpoint.connections().enumerate() {
+        if index > 0 {
+            out.push(',');
+        }
+        push_connection(&mut out, &connection);
+    }
+    out.push_str("]}\n");
+    out
+}
+
+fn push_connection(out: &mut String, connection: &ConnectionInfo) {
+    let _ = write!(
+        out,
+        "{{\"source\":\"{}\",\"destination\":\"{}\",\"peer\":\"{}\",\"open\":{},",
+        connection.source_gid, connection.dest_gid, connection.peer, connection.open
+    );
+    let numbers = [
+        ("streams", u64::from(connection.streams)),
+        ("in_flight_bytes", connection.in_flight_bytes),
+        ("grant_bytes_per_s", connection.grant_bytes_per_s),
+    ];
+    push_numbers(out, numbers.into_iter());
+    out.push_str(",\"paths\":[");
+    for (index, path) in connection.paths.iter().enumerate() {
+        out.push_str(if index > 0 { ",{" } else { "{" });
+        let numbers = [
+            ("local", u64::from(path.route.local.0)),
+            ("source", u64::from(path.route.source.0)),
+            ("outstanding_packets", u64::from(path.outstanding_packets)),
+            ("srtt_ns", path.srtt_ns),
+            ("window_packets", u64::from(path.window_packets)),
+            ("epoch", u64::from(path.epoch)),
+            ("resting", u64::from(path.resting)),
+        ];
+        push_numbers(out, numbers.into_iter());
+        out.push('}');
+    }
+    out.push_str("]}");
+}
+
+fn push_numbers(out: &mut String, numbers: impl Iterator<Item = (&'static str, u64)>) {
+    for (index, (name, value)) in numbers.enumerate() {
+        let comma = if index > 0 { "," } else { "" };
+        let _ = write!(out, "{comma}\"{name}\":{value}");
+    }
+}

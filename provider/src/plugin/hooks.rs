@@ -1,0 +1,201 @@
+//! Hooks of `write` and `ioctl` in a copy of libibverbs, for what no op reaches: completion channels.
+//!
+//! `ibv_create_comp_channel` writes a command to the context's `cmd_fd`, which in our case is `/dev/null`. So the slots
+//! through which libibverbs (that object only, not the program) calls `write` and `ioctl` are pointed here. Calls on
+//! descriptors that are not ours go on to what was there before: libc, or the hooks of a second plugin file.
+//!
+//! No locks: a hook may run in a forked child.
+
+use super::boundary::{errno_of, guarded, set_errno};
+use super::elf::{self, Object, Slot};
+use super::libraries::object_base_of;
+use crate::verbs;
+use std::cell::Cell;
+use std::ffi::{CStr, c_int, c_ulong, c_void};
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicUsize, Ordering};
+
+type Write = unsafe extern "C" fn(c_int, *const c_void, usize) -> isize;
+type Ioctl = unsafe extern "C" fn(c_int, c_ulong, *mut c_void) -> c_int;
+
+/// `IB_USER_VERBS_CMD_CREATE_COMP_CHANNEL`.
+const CREATE_COMP_CHANNEL: u32 = 17;
+
+/// A command of the kernel's verbs interface in its `write` form: the header, and the first field of the commands that
+/// answer, which is where the answer goes.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Command {
+    command: u32,
+    in_words: u16,
+    out_words: u16,
+    response: u64,
+}
+
+/// Contexts that one process may have open at a time: beyond the descriptors that it may have by default.
+const MAX_CONTEXTS: usize = 4096;
+/// Value of a free place in [`COMMAND_FDS`].
+const NO_FD: i32 = -1;
+
+/// The `cmd_fd` of every open context of ours.
+static COMMAND_FDS: [AtomicI32; MAX_CONTEXTS] = [const { AtomicI32::new(NO_FD) }; MAX_CONTEXTS];
+/// Places of [`COMMAND_FDS`] that were ever used: where a search may end.
+static COMMAND_FDS_USED: AtomicUsize = AtomicUsize::new(0);
+
+/// What the slots held before.
+static NEXT_WRITE: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
+static NEXT_IOCTL: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
+
+thread_local! {
+    /// Set while this thread is in a hook. Two plugin files that hook several copies in different order may come to call
+    /// each other; the second time round, the call goes to libc.
+    static INSIDE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Says that libibverbs's calls on `fd` are for us. False if there are too many contexts.
+pub(super) fn own(fd: c_int) -> bool {
+    for (place, slot) in COMMAND_FDS.iter().enumerate() {
+        if slot.compare_exchange(NO_FD, fd, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            COMMAND_FDS_USED.fetch_max(place + 1, Ordering::AcqRel);
+            return true;
+        }
+    }
+    false
+}
+
+/// Takes back [`own`].
+pub(super) fn disown(fd: c_int) {
+    for slot in &COMMAND_FDS[..COMMAND_FDS_USED.load(Ordering::Acquire)] {
+        if slot.compare_exchange(fd, NO_FD, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            return;
+        }
+    }
+}
+
+fn is_ours(fd: c_int) -> bool {
+    let used = COMMAND_FDS_USED.load(Ordering::Acquire);
+    fd >= 0 && COMMAND_FDS[..used].iter().any(|slot| slot.load(Ordering::Acquire) == fd)
+}
+
+/// Points the slots of `object` to the hooks.
+///
+/// # Safety
+/// The object is loaded and stays so.
+pub(super) unsafe fn install(object: &Object) {
+    let hooks: [(&CStr, *mut c_void, &AtomicPtr<c_void>); 2] = [
+        (c"write", hooked_write as Write as *mut c_void, &NEXT_WRITE),
+        (c"ioctl", hooked_ioctl as Ioctl as *mut c_void, &NEXT_IOCTL),
+    ];
+    for (name, hook, next) in hooks {
+        // SAFETY: the object is loaded.
+        let slots = unsafe { object.slots_of(name) };
+        if slots.is_empty() {
+            log::warn!("no slot for {name:?} in this libibverbs: completion channels will not work");
+        }
+        for slot in slots {
+            // SAFETY: the slot is one of a loaded object and holds the address of a function of the hook's type.
+            unsafe { redirect(object, slot, hook, next) };
+        }
+    }
+}
+
+/// # Safety
+/// `slot` belongs to `object`, which is loaded, and to a function of the type of `hook`.
+unsafe fn redirect(object: &Object, slot: Slot, hook: *mut c_void, next: &AtomicPtr<c_void>) {
+    let page_bytes = elf::page_bytes();
+    let page = (slot.address / page_bytes * page_bytes) as *mut c_void;
+    // SAFETY: the slot is mapped, aligned and holds a pointer. libibverbs may call through it at any time, hence atomics.
+    let cell = unsafe { AtomicPtr::<c_void>::from_ptr(slot.address as *mut *mut c_void) };
+    let old = cell.load(Ordering::Acquire);
+    // A slot that was not bound yet points into the object's own table of stubs; calling that would bind it anew and
+    // undo the hook.
+    if old != hook && object_base_of(old).is_some_and(|base| base != object.base()) {
+        next.store(old, Ordering::Release);
+    }
+    let protect = |protection| {
+        // SAFETY: one page that holds the slot; whoever reads or writes it does so through this page's mapping.
+        unsafe { libc::mprotect(page, page_bytes, protection) == 0 }
+    };
+    if !protect(libc::PROT_READ | libc::PROT_WRITE) {
+        log::warn!("cannot unprotect a slot of libibverbs: completion channels will not work");
+        return;
+    }
+    cell.store(hook, Ordering::Release);
+    // Only what the dynamic linker had protected: a lazily bound table must stay writable.
+    if slot.read_only {
+        protect(libc::PROT_READ);
+    }
+}
+
+/// Calls `through` with the next function, or `direct` if there is none or this thread is inside a hook already.
+fn pass_on<T>(next: &AtomicPtr<c_void>, through: impl FnOnce(*mut c_void) -> T, direct: impl FnOnce() -> T) -> T {
+    let next = next.load(Ordering::Acquire);
+    if next.is_null() || INSIDE.replace(true) {
+        return direct();
+    }
+    let result = through(next);
+    INSIDE.set(false);
+    result
+}
+
+unsafe extern "C" fn hooked_write(fd: c_int, bytes: *const c_void, count: usize) -> isize {
+    if !is_ours(fd) {
+        // SAFETY: the arguments are those of the caller; the pointer came out of a slot for `write`.
+        return unsafe {
+            pass_on(
+                &NEXT_WRITE,
+                |next| std::mem::transmute::<*mut c_void, Write>(next)(fd, bytes, count),
+                || libc::write(fd, bytes, count),
+            )
+        };
+    }
+    let result = guarded(Err(libc::EFAULT), || {
+        if bytes.is_null() || count < size_of::<Command>() {
+            return Err(libc::EINVAL);
+        }
+        // SAFETY: libibverbs passes at least as many readable bytes as it says; their alignment is not promised.
+        let command = unsafe { bytes.cast::<Command>().read_unaligned() };
+        // SAFETY: as above.
+        unsafe { answer(&command) }
+    });
+    match result {
+        Ok(()) => isize::try_from(count).unwrap_or(isize::MAX),
+        Err(errno) => {
+            set_errno(errno);
+            -1
+        }
+    }
+}
+
+/// Carries out a command; `Err` is an errno.
+///
+/// # Safety
+/// `command.response` is where libibverbs wants the answer.
+unsafe fn answer(command: &Command) -> Result<(), c_int> {
+    if command.command != CREATE_COMP_CHANNEL {
+        return Err(libc::ENOSYS);
+    }
+    if command.response == 0 {
+        return Err(libc::EFAULT);
+    }
+    let fd = verbs::channel::create().map_err(|error| errno_of(&error))?;
+    // SAFETY: the response of this command begins with the descriptor, 32 bits wide, in memory of libibverbs.
+    unsafe { (command.response as *mut i32).write_unaligned(fd) };
+    Ok(())
+}
+
+/// C declares `ioctl` with variable arguments; on x86-64 and aarch64 a third one travels like a fixed one.
+unsafe extern "C" fn hooked_ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
+    if is_ours(fd) {
+        // libibverbs then falls back to `write` and to sysfs files.
+        set_errno(libc::ENOTTY);
+        return -1;
+    }
+    // SAFETY: as in `hooked_write`.
+    unsafe {
+        pass_on(
+            &NEXT_IOCTL,
+            |next| std::mem::transmute::<*mut c_void, Ioctl>(next)(fd, request, argument),
+            || libc::ioctl(fd, request, argument),
+        )
+    }
+}

@@ -1,0 +1,63 @@
+//! Compiling the C test programs in `tests/e2e/c` against the distribution's libibverbs.
+//!
+//! They are C because they stand for the programs of others: nothing of the workspace is linked into them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+use crate::{artefacts, tool};
+
+/// The program of `c/NAME.c`, compiled unless it is newer than its source, linked with libibverbs.
+///
+/// # Errors
+/// The compiler or a header is missing, or the source does not compile.
+pub fn compile(name: &str) -> Result<PathBuf> {
+    compile_with(name, &["-libverbs", "-lpthread", "-ldl"])
+}
+
+/// Like [`compile`], with `libraries` of the caller's choice.
+///
+/// # Errors
+/// As [`compile`].
+pub fn compile_with(name: &str, libraries: &[&str]) -> Result<PathBuf> {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("c")
+        .join(format!("{name}.c"));
+    let folder = artefacts::target_folder()?.join("e2e-c");
+    fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    let program = folder.join(name);
+    if is_newer(&program, &source) {
+        return Ok(program);
+    }
+    // Compiled beside and renamed: another case may be running the old one or compile the same.
+    let fresh = folder.join(format!(
+        "{name}.{}.{:?}",
+        std::process::id(),
+        std::thread::current().id()
+    ));
+    let (fresh_name, source_name) = (fresh.to_string_lossy(), source.to_string_lossy());
+    let mut arguments = vec![
+        "-std=gnu11",
+        "-O2",
+        "-g",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-o",
+        &fresh_name,
+        &source_name,
+    ];
+    arguments.extend(libraries);
+    tool::run("cc", &arguments).with_context(|| {
+        format!("{name}.c does not compile; its headers are in: apt-get install libibverbs-dev libc6-dev")
+    })?;
+    fs::rename(&fresh, &program).with_context(|| format!("cannot make {}", program.display()))?;
+    Ok(program)
+}
+
+fn is_newer(program: &Path, source: &Path) -> bool {
+    let changed = |path: &Path| fs::metadata(path).and_then(|metadata| metadata.modified());
+    matches!((changed(program), changed(source)), (Ok(program), Ok(source)) if program > source)
+}

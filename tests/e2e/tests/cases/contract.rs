@@ -1,0 +1,133 @@
+//! The verbs contract by programs of our own over stock libibverbs: every byte and every completion of a random mix of
+//! operations, without loss and with 1 % and 10 % of all packets dropped; peers that die, leave or were never there.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use metaroce_e2e::fabric::LossRates;
+use metaroce_e2e::needs::Need;
+use metaroce_e2e::{Host, PairOutcome, Program, c_program};
+
+use super::{Bench, Case, ON_DEVICE, next_port};
+
+/// Queue pairs of the byte checker.
+const QPS: u32 = 8;
+
+/// Set to the seconds of each run of the byte checker, for a soak.
+const SECONDS_VARIABLE: &str = "METAROCE_E2E_CHECK_SECONDS";
+
+/// Seconds of each of the three runs otherwise: a minute in all.
+const SECONDS: u64 = 20;
+
+/// Name, packets lost per million, and whether the programs sleep in completion channels.
+const RUNS: &[(&str, u64, bool)] = &[
+    ("clean", 0, false),
+    ("clean, by events", 0, true),
+    ("1 % loss", 10_000, false),
+    ("10 % loss", 100_000, false),
+];
+
+/// The cases of this file.
+pub fn cases() -> Vec<Case> {
+    let needs = [ON_DEVICE, &[Need::VerbsHeaders]].concat();
+    let seconds = std::env::var(SECONDS_VARIABLE)
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(SECONDS);
+    let mut cases = Vec::new();
+    for &(name, loss_ppm, events) in RUNS {
+        let case = Case::new(format!("contract::bytes, {name}"), &needs, move |bench| {
+            check_bytes(bench, seconds, loss_ppm, events)
+        });
+        let case = if loss_ppm > 0 {
+            case.needing(Need::Loss)
+        } else {
+            case
+        };
+        cases.push(case.slow(Duration::from_secs(seconds + 60)));
+    }
+    for mode in ["killed", "left", "absent"] {
+        cases.push(Case::new(
+            format!("contract::peer {mode}"),
+            &needs,
+            move |bench| lose_peer(bench, mode),
+        ));
+    }
+    cases
+}
+
+/// Runs the byte checker between the two hosts; both sides must say OK.
+pub fn byte_check(
+    bench: &Bench,
+    fabric: &metaroce_e2e::Fabric,
+    arguments: &[String],
+) -> Result<PairOutcome> {
+    let port = next_port();
+    let server = Program::new(c_program::compile("byte_check")?)
+        .args(["-p".to_owned(), port.to_string()])
+        .args(arguments);
+    let client = server
+        .clone()
+        .args(["-s".to_owned(), Host::A.ipv4().to_string()]);
+    let outcome = bench.pair(fabric, server, client, port)?.success()?;
+    for side in [&outcome.server, &outcome.client] {
+        ensure!(
+            side.stdout.trim_end().ends_with("OK"),
+            "no OK:\n{}",
+            side.describe()
+        );
+    }
+    Ok(outcome)
+}
+
+fn check_bytes(bench: &Bench, seconds: u64, loss_ppm: u64, events: bool) -> Result<()> {
+    let fabric = bench.planes(4)?;
+    if loss_ppm > 0 {
+        fabric.set_loss(&[Host::A, Host::B], LossRates::udp(loss_ppm))?;
+    }
+    let mut arguments = vec![
+        "-q".to_owned(),
+        QPS.to_string(),
+        "-t".to_owned(),
+        seconds.to_string(),
+    ];
+    arguments.extend(events.then(|| "-e".to_owned()));
+    let outcome = byte_check(bench, &fabric, &arguments)?;
+    println!("{}", outcome.client.stdout.trim_end());
+    if loss_ppm > 0 {
+        let counts = fabric
+            .loss_counts(Host::A)?
+            .context("loss is not in place")?;
+        ensure!(
+            counts.udp_dropped > 0,
+            "nothing was dropped: the run proves nothing"
+        );
+    }
+    Ok(())
+}
+
+fn lose_peer(bench: &Bench, mode: &str) -> Result<()> {
+    let fabric = bench.direct()?;
+    let port = next_port();
+    let peer =
+        Program::new(c_program::compile("peer_loss")?).args(["-p".to_owned(), port.to_string()]);
+    let survivor = peer.clone().args([
+        "-s".to_owned(),
+        Host::A.ipv4().to_string(),
+        "-m".to_owned(),
+        mode.to_owned(),
+    ]);
+    let outcome = bench.pair(&fabric, peer, survivor, port)?;
+    let survivor = outcome.client.success()?;
+    ensure!(
+        survivor.stdout.trim_end().ends_with("OK"),
+        "no OK:\n{}",
+        survivor.describe()
+    );
+    // A peer that was killed has no status to look at; the others must have ended well.
+    if mode != "killed" {
+        outcome.server.success()?;
+    }
+    println!("{}", survivor.stdout.trim_end());
+    Ok(())
+}

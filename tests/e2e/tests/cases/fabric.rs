@@ -1,0 +1,215 @@
+//! The test bed itself: planes, loss of single packets, counting, and leaving nothing behind.
+//!
+//! A test bed that does not do what it says makes every figure measured on it worthless.
+
+use std::net::{IpAddr, UdpSocket};
+use std::os::fd::AsRawFd;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use metaroce_e2e::fabric::{self, LossRates, State};
+use metaroce_e2e::needs::Need;
+use metaroce_e2e::{Fabric, Host, Topology};
+
+use super::{Bench, Case};
+
+const ROOT: &[Need] = &[Need::Root];
+const WITH_LOSS: &[Need] = &[Need::Root, Need::Loss];
+
+/// Source ports that a spraying sender would use.
+const SOURCE_PORTS: usize = 32;
+
+/// Datagrams per source port.
+const DATAGRAMS: u64 = 50;
+
+/// The cases of this file.
+pub fn cases() -> Vec<Case> {
+    let mut cases = vec![
+        Case::new("fabric::leaves nothing behind", ROOT, leaves_nothing),
+        Case::new("fabric::a taken name is refused", ROOT, taken_name),
+        Case::new(
+            "fabric::source ports spread over all planes (IPv4)",
+            ROOT,
+            |bench| spreads(bench, false),
+        ),
+        Case::new(
+            "fabric::source ports spread over all planes (IPv6)",
+            ROOT,
+            |bench| spreads(bench, true),
+        )
+        .needing(Need::Ipv6),
+    ];
+    for mtu_bytes in [9000, 1500] {
+        cases.push(Case::new(
+            format!("fabric::loss is per packet at MTU {mtu_bytes}"),
+            WITH_LOSS,
+            move |_| loss(mtu_bytes),
+        ));
+    }
+    cases
+}
+
+fn leaves_nothing(bench: &Bench) -> Result<()> {
+    let fabric = bench.planes(2)?;
+    let state = fabric.state().clone();
+    ensure!(state.namespaces.len() == 4 && State::load(&state.name)?.is_some());
+    drop(fabric);
+    ensure!(
+        !state
+            .namespaces
+            .iter()
+            .any(|name| fabric::namespace::exists(name)),
+        "a namespace is left"
+    );
+    ensure!(State::load(&state.name)?.is_none(), "the record is left");
+    Ok(())
+}
+
+fn taken_name(bench: &Bench) -> Result<()> {
+    let fabric = bench.direct()?;
+    let name = fabric.state().name.clone();
+    let error = Fabric::up(&name, Topology::Direct, 1500)
+        .err()
+        .context("a second one was made")?;
+    ensure!(error.to_string().contains("up already"), "{error:#}");
+    ensure!(
+        fabric::namespace::exists(&fabric.namespace(Host::A)),
+        "the first one is gone"
+    );
+    Ok(())
+}
+
+/// Sockets on `from`, each with a port of its own, and the receiver they send to.
+fn sockets(
+    fabric: &Fabric,
+    from: Host,
+    ipv6: bool,
+    count: usize,
+) -> Result<(Vec<UdpSocket>, UdpSocket)> {
+    let address = |host: Host| {
+        if ipv6 {
+            IpAddr::V6(host.ipv6())
+        } else {
+            IpAddr::V4(host.ipv4())
+        }
+    };
+    let receiver =
+        fabric.inside(from.other(), || UdpSocket::bind((address(from.other()), 0)))??;
+    let target = receiver.local_addr()?;
+    let senders = fabric.inside(from, || -> std::io::Result<Vec<UdpSocket>> {
+        (0..count)
+            .map(|_| {
+                let socket = UdpSocket::bind((address(from), 0))?;
+                socket.connect(target)?;
+                Ok(socket)
+            })
+            .collect()
+    })??;
+    Ok((senders, receiver))
+}
+
+fn spreads(bench: &Bench, ipv6: bool) -> Result<()> {
+    let fabric = bench.planes(4)?;
+    let (senders, _receiver) = sockets(&fabric, Host::A, ipv6, SOURCE_PORTS)?;
+    let before = fabric.counters()?;
+    for sender in &senders {
+        for _ in 0..DATAGRAMS {
+            sender.send(&[0; 1000])?;
+        }
+    }
+    let run = fabric.counters()?.since(&before);
+    let packets: Vec<u64> = run
+        .planes
+        .iter()
+        .map(|plane| plane.a_to_b.packets)
+        .collect();
+    let total: u64 = packets.iter().sum();
+    // Neighbour discovery may add a few packets of its own.
+    let sent = SOURCE_PORTS as u64 * DATAGRAMS;
+    ensure!(
+        (sent..sent + 50).contains(&total),
+        "{sent} packets were sent, {total} counted: {packets:?}"
+    );
+    // All 32 ports on 3 of 4 planes has a chance of one in 2500 with a good hash.
+    ensure!(
+        packets.iter().all(|&count| count >= DATAGRAMS),
+        "a plane was left out: {packets:?}"
+    );
+    Ok(())
+}
+
+/// A tenth of the packets vanishes in both directions, singly although they leave in trains.
+fn loss(mtu_bytes: u32) -> Result<()> {
+    /// Packets in a train: what fits 64 KiB at MTU 9000.
+    const TRAIN: u64 = 7;
+    const TRAINS: u64 = 300;
+    let fabric = Fabric::temporary(Topology::Direct, mtu_bytes)?;
+    fabric.set_loss(&Host::BOTH, LossRates::udp(100_000))?;
+    for from in Host::BOTH {
+        let (senders, receiver) = sockets(&fabric, from, false, 1)?;
+        let packet_bytes = mtu_bytes - 28;
+        send_in_trains_of(&senders[0], packet_bytes)?;
+        let train = vec![0; (u64::from(packet_bytes) * TRAIN) as usize];
+        let mut arrived = 0;
+        for _ in 0..TRAINS {
+            senders[0].send(&train)?;
+            arrived += drain(&receiver, None)?;
+        }
+        arrived += drain(&receiver, Some(Duration::from_millis(200)))?;
+        let counts = fabric
+            .loss_counts(from.other())?
+            .context("the loss program is not attached")?;
+        let (judged, sent) = (counts.udp_passed + counts.udp_dropped, TRAIN * TRAINS);
+        ensure!(
+            judged == sent,
+            "{sent} packets were sent, {judged} judged: {counts:?}"
+        );
+        // Six standard deviations (13.7) around a tenth of them.
+        ensure!(
+            (128..=292).contains(&counts.udp_dropped),
+            "a tenth was to be lost: {counts:?}"
+        );
+        ensure!(
+            arrived == counts.udp_passed,
+            "{arrived} arrived: {counts:?}"
+        );
+    }
+    fabric.clear_loss(&Host::BOTH)?;
+    ensure!(
+        fabric.loss_counts(Host::A)?.is_none(),
+        "the loss program is still attached"
+    );
+    Ok(())
+}
+
+/// Has the kernel cut what `socket` sends into packets of this much payload, late (UDP_SEGMENT).
+fn send_in_trains_of(socket: &UdpSocket, payload_bytes: u32) -> Result<()> {
+    let value = libc::c_int::try_from(payload_bytes)?;
+    // SAFETY: the kernel reads one int, which outlives the call, from the pointer.
+    let status = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_UDP,
+            libc::UDP_SEGMENT,
+            (&raw const value).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    };
+    ensure!(
+        status == 0,
+        "UDP_SEGMENT is refused: {}",
+        std::io::Error::last_os_error()
+    );
+    Ok(())
+}
+
+/// Receives until nothing comes for `patience`, or nothing is there; how many datagrams came.
+fn drain(receiver: &UdpSocket, patience: Option<Duration>) -> Result<u64> {
+    receiver.set_nonblocking(patience.is_none())?;
+    receiver.set_read_timeout(patience)?;
+    let mut datagrams = 0;
+    while receiver.recv(&mut [0; 16]).is_ok() {
+        datagrams += 1;
+    }
+    Ok(datagrams)
+}

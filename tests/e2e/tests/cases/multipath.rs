@@ -1,0 +1,87 @@
+//! One queue pair over several planes, without and with loss: what a single flow cannot do.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use metaroce_e2e::fabric::LossRates;
+use metaroce_e2e::needs::Need;
+use metaroce_e2e::{Fabric, Host, Program};
+
+use super::{Bench, Case, ON_DEVICE, next_port};
+
+const PLANES: u8 = 4;
+
+/// Of each plane, in the direction of the data: a quarter is even, a tenth is not left out.
+const LEAST_SHARE: f64 = 0.1;
+
+/// A gigabyte in messages of a mebibyte.
+const MESSAGES: u32 = 1000;
+
+/// The cases of this file.
+pub fn cases() -> Vec<Case> {
+    let case = |name: &str, run: fn(&Bench) -> Result<()>| {
+        Case::new(name, ON_DEVICE, run).needing(Need::Program("ib_write_bw"))
+    };
+    vec![
+        case("multipath::one queue pair uses all planes", all_planes),
+        case("multipath::writes at 1 % loss", with_loss)
+            .needing(Need::Loss)
+            .slow(Duration::from_secs(120)),
+    ]
+}
+
+fn write_bandwidth(bench: &Bench, fabric: &Fabric) -> Result<()> {
+    let port = next_port();
+    let server = Program::new("ib_write_bw")
+        .args(["-F", "-d", "metaroce0", "-q", "1", "-s", "1048576"])
+        .args([
+            "-n".to_owned(),
+            MESSAGES.to_string(),
+            "-p".to_owned(),
+            port.to_string(),
+        ]);
+    let client = server.clone().args([Host::A.ipv4().to_string()]);
+    bench
+        .pair(fabric, server, client, port)?
+        .success()
+        .map(drop)
+}
+
+/// Packets from the client (b) to the server (a), by plane.
+fn spread(bench: &Bench, fabric: &Fabric) -> Result<Vec<u64>> {
+    let before = fabric.counters()?;
+    write_bandwidth(bench, fabric)?;
+    let run = fabric.counters()?.since(&before);
+    Ok(run
+        .planes
+        .iter()
+        .map(|plane| plane.b_to_a.packets)
+        .collect())
+}
+
+fn all_planes(bench: &Bench) -> Result<()> {
+    let fabric = bench.planes(PLANES)?;
+    let packets = spread(bench, &fabric)?;
+    let total: u64 = packets.iter().sum();
+    ensure!(
+        packets
+            .iter()
+            .all(|&count| count as f64 >= LEAST_SHARE * total as f64),
+        "a plane was (nearly) left out: {packets:?}"
+    );
+    Ok(())
+}
+
+fn with_loss(bench: &Bench) -> Result<()> {
+    let fabric = bench.planes(PLANES)?;
+    fabric.set_loss(&Host::BOTH, LossRates::udp(10_000))?;
+    write_bandwidth(bench, &fabric)?;
+    let counts = fabric
+        .loss_counts(Host::A)?
+        .context("the loss program is gone")?;
+    ensure!(
+        counts.udp_dropped > 100,
+        "hardly a packet was lost: {counts:?}"
+    );
+    Ok(())
+}

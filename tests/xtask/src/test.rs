@@ -1,0 +1,310 @@
+//! `cargo xtask test` and `cargo xtask ci`: everything that is to be tested, counted.
+//!
+//! The parts: lints (ci only), unit and integration tests of all crates with the simulator's, and the
+//! end-to-end suite against a release build. What was skipped is listed with its reason, and the last line
+//! is always `N passed, N failed, N skipped`.
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use anyhow::Result;
+use clap::Args;
+use metaroce_e2e::{artefacts, interrupt, packages};
+
+use crate::build;
+
+/// Arguments of `test` and `ci`.
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// Leave out the slow end-to-end cases.
+    #[arg(long)]
+    quick: bool,
+    /// Only tests whose name has this in it.
+    filter: Option<String>,
+}
+
+/// Name of the end-to-end package, which is tested after the others.
+const E2E: &str = "metaroce-e2e";
+
+/// Runs every test.
+pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let mut report = Report::default();
+    run_tests(arguments, &mut report)?;
+    Ok(report.close())
+}
+
+/// Runs the lints and every test.
+pub fn run_with_lints(arguments: &Arguments) -> Result<ExitCode> {
+    let mut report = Report::default();
+    // The linter compiles C bindings and the like too, so packages come first.
+    install_packages();
+    report.part("format", |part| {
+        part.check("fmt", &["fmt", "--all", "--check"], &[])
+    })?;
+    report.part("lints", |part| {
+        let clippy = [
+            "clippy",
+            "--workspace",
+            "--all-targets",
+            "--",
+            "-D",
+            "warnings",
+        ];
+        part.check("clippy", &clippy, &[])
+    })?;
+    report.part("documentation", |part| {
+        let doc = [
+            "doc",
+            "--workspace",
+            "--no-deps",
+            "--document-private-items",
+        ];
+        part.check("doc", &doc, &[("RUSTDOCFLAGS", "-D warnings")])
+    })?;
+    run_tests(arguments, &mut report)?;
+    Ok(report.close())
+}
+
+fn run_tests(arguments: &Arguments, report: &mut Report) -> Result<()> {
+    install_packages();
+    let filter: Vec<&str> = arguments.filter.iter().map(String::as_str).collect();
+    report.part("release build", |part| {
+        let mut build = vec!["build", "--release"];
+        build.extend(
+            artefacts::PACKAGES
+                .iter()
+                .flat_map(|package| ["-p", package]),
+        );
+        part.check("build", &build, &[])
+    })?;
+    report.part("unit and integration tests", |part| {
+        let mut test = vec!["test", "--workspace", "--exclude", E2E, "--no-fail-fast"];
+        test.extend(&filter);
+        part.tests(&test, &[])
+    })?;
+    report.part("end-to-end tests", |part| {
+        let mut test = vec!["test", "-p", E2E, "--no-fail-fast"];
+        test.extend(&filter);
+        let quick = if arguments.quick { "1" } else { "0" };
+        part.tests(&test, &[("METAROCE_E2E_QUICK", quick)])
+    })
+}
+
+/// Without a package the tests that need it are skipped and say so, so this is no failure.
+fn install_packages() {
+    if let Err(error) = packages::install_missing(packages::TEST) {
+        println!("packages are missing, tests that need them will be skipped: {error:#}");
+    }
+}
+
+/// What ran, part by part.
+#[derive(Debug, Default)]
+struct Report {
+    parts: Vec<Part>,
+}
+
+impl Report {
+    fn part(
+        &mut self,
+        name: &'static str,
+        work: impl FnOnce(&mut Part) -> Result<()>,
+    ) -> Result<()> {
+        println!("\n== {name}");
+        let started = Instant::now();
+        let mut part = Part {
+            name,
+            ..Part::default()
+        };
+        let result = work(&mut part);
+        part.seconds = started.elapsed().as_secs_f64();
+        self.parts.push(part);
+        interrupt::check()?;
+        result
+    }
+
+    /// Prints the counts, and tells whether all went well.
+    fn close(&self) -> ExitCode {
+        println!("\n== summary");
+        for part in &self.parts {
+            println!(
+                "{:<28} {:>5} passed {:>4} failed {:>4} skipped {:>6.0} s",
+                part.name,
+                part.passed,
+                part.failed.len(),
+                part.skipped.len(),
+                part.seconds
+            );
+        }
+        let mut by_reason: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        for (test, reason) in self.parts.iter().flat_map(|part| &part.skipped) {
+            by_reason.entry(reason).or_default().push(test);
+        }
+        for (reason, tests) in by_reason {
+            println!("skipped, {reason}: {}", tests.join(", "));
+        }
+        for part in &self.parts {
+            for test in &part.failed {
+                println!("failed, {}: {test}", part.name);
+            }
+        }
+        let passed: u64 = self.parts.iter().map(|part| part.passed).sum();
+        let failed: usize = self.parts.iter().map(|part| part.failed.len()).sum();
+        let skipped: usize = self.parts.iter().map(|part| part.skipped.len()).sum();
+        println!("{passed} passed, {failed} failed, {skipped} skipped");
+        if failed == 0 {
+            ExitCode::SUCCESS
+        } else {
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// One part of the run.
+#[derive(Debug, Default)]
+struct Part {
+    name: &'static str,
+    passed: u64,
+    failed: Vec<String>,
+    /// Name and reason.
+    skipped: Vec<(String, String)>,
+    seconds: f64,
+}
+
+impl Part {
+    /// Counts a cargo command that succeeds or fails as a whole; `tool` is what it runs.
+    fn check(
+        &mut self,
+        tool: &str,
+        arguments: &[&str],
+        environment: &[(&str, &str)],
+    ) -> Result<()> {
+        let component = match tool {
+            "fmt" => Some("rustfmt"),
+            "clippy" => Some("clippy"),
+            _ => None,
+        };
+        if let Some(component) = component {
+            if !has_component(tool)? {
+                let reason = format!("not installed: rustup component add {component}");
+                self.skipped.push((component.to_owned(), reason));
+                return Ok(());
+            }
+        }
+        match build::run_cargo(arguments, environment) {
+            Ok(()) => self.passed += 1,
+            Err(error) => self.failed.push(format!("{error:#}")),
+        }
+        Ok(())
+    }
+
+    /// Runs `cargo test …`, shows its output and counts its tests.
+    fn tests(&mut self, arguments: &[&str], environment: &[(&str, &str)]) -> Result<()> {
+        let mut command = build::cargo(arguments)?;
+        command.envs(environment.iter().copied());
+        let status = build::run_lines(command, |line| {
+            println!("{line}");
+            self.count(line);
+        })?;
+        if !status.success() && self.failed.is_empty() {
+            // Nothing was counted as failed: it did not compile, or a test took the whole run down.
+            self.failed
+                .push(format!("`cargo {}` failed ({status})", arguments.join(" ")));
+        }
+        Ok(())
+    }
+
+    /// Takes one line of a test harness's output: `test NAME ... ok`, `FAILED`, `ignored[, reason]`.
+    fn count(&mut self, line: &str) {
+        let Some((name, verdict)) = line
+            .strip_prefix("test ")
+            .and_then(|rest| rest.split_once(" ... "))
+        else {
+            return;
+        };
+        let (name, verdict) = (name.trim().to_owned(), verdict.trim());
+        if verdict.starts_with("ok") {
+            self.passed += 1;
+        } else if verdict.starts_with("FAILED") {
+            self.failed.push(name);
+        } else if let Some(reason) = verdict.strip_prefix("ignored") {
+            let reason = reason
+                .trim_start_matches([',', ' '])
+                .trim_start_matches('(')
+                .trim_end_matches(')');
+            let reason = if reason.is_empty() {
+                "ignored in the source"
+            } else {
+                reason
+            };
+            self.skipped.push((name, reason.to_owned()));
+        }
+    }
+}
+
+fn has_component(tool: &str) -> Result<bool> {
+    let output = build::cargo(&[tool, "--version"])?.output()?;
+    Ok(output.status.success())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_both_harnesses_are_counted() {
+        let mut part = Part::default();
+        for line in [
+            "running 5 tests",
+            "test wire::tests::round_trip ... ok",
+            "test fabric::loss at MTU 9000     ... FAILED",
+            "test slow ... ignored",
+            "test needs_root ... ignored, needs root",
+            "test devices::a       ... ignored (metaroce (release) is not built: cargo build)",
+            "test result: ok. 1 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.33s",
+        ] {
+            part.count(line);
+        }
+        assert_eq!(
+            (part.passed, part.failed.as_slice()),
+            (1, &["fabric::loss at MTU 9000".to_owned()][..])
+        );
+        let reasons: Vec<&str> = part
+            .skipped
+            .iter()
+            .map(|(_, reason)| reason.as_str())
+            .collect();
+        assert_eq!(
+            reasons,
+            [
+                "ignored in the source",
+                "needs root",
+                "metaroce (release) is not built: cargo build"
+            ]
+        );
+    }
+
+    #[test]
+    fn a_failure_decides_the_exit_code() {
+        let good = Report {
+            parts: vec![Part {
+                passed: 1,
+                ..Part::default()
+            }],
+        };
+        let bad = Report {
+            parts: vec![Part {
+                failed: vec!["x".into()],
+                ..Part::default()
+            }],
+        };
+        assert_eq!(
+            format!("{:?}", good.close()),
+            format!("{:?}", ExitCode::SUCCESS)
+        );
+        assert_eq!(
+            format!("{:?}", bad.close()),
+            format!("{:?}", ExitCode::FAILURE)
+        );
+    }
+}
