@@ -17,7 +17,9 @@ use engine::config::Settings;
 /// # Errors
 /// A message that names the variable, its value and what is allowed.
 pub fn check_settings() -> Result<(), String> {
-    Settings::from_environment().map(drop).map_err(|error| error.to_string())
+    Settings::from_environment()
+        .map(drop)
+        .map_err(|error| error.to_string())
 }
 
 /// The UDP ports in which engines receive: first and number. The environment's, or the defaults if it is not valid.

@@ -11,7 +11,12 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 const NETLINK_RDMA: c_int = 20;
 
 static NEXT: Next = Next::new(c"socket");
-static ON_ENUMERATE: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Plugin files that one process may have: ours, and perhaps one of another installation.
+const MAX_PLUGINS: usize = 8;
+/// Filled from the front, never emptied: plugins are never unloaded.
+static ON_ENUMERATE: [AtomicPtr<c_void>; MAX_PLUGINS] =
+    [const { AtomicPtr::new(std::ptr::null_mut()) }; MAX_PLUGINS];
 
 type OnEnumerate = unsafe extern "C" fn();
 
@@ -23,7 +28,30 @@ pub(crate) fn resolve() {
 /// Asks that `callback` be called before each enumeration. The plugin looks for this symbol.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub extern "C" fn metaroce_shim_on_enumerate(callback: OnEnumerate) {
-    ON_ENUMERATE.store(callback as *mut c_void, Ordering::Release);
+    let callback = callback as *mut c_void;
+    for slot in &ON_ENUMERATE {
+        match slot.compare_exchange(
+            std::ptr::null_mut(),
+            callback,
+            Ordering::AcqRel,
+            Ordering::Acquire,
+        ) {
+            Ok(_) => return,
+            Err(known) if known == callback => return,
+            Err(_) => {}
+        }
+    }
+}
+
+fn tell_plugins() {
+    for slot in &ON_ENUMERATE {
+        let callback = slot.load(Ordering::Acquire);
+        if callback.is_null() {
+            return;
+        }
+        // SAFETY: only `metaroce_shim_on_enumerate` stores here; plugins are never unloaded.
+        unsafe { std::mem::transmute::<*mut c_void, OnEnumerate>(callback)() };
+    }
 }
 
 /// Wraps `socket`.
@@ -34,11 +62,7 @@ pub extern "C" fn metaroce_shim_on_enumerate(callback: OnEnumerate) {
 pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     type Socket = unsafe extern "C" fn(c_int, c_int, c_int) -> c_int;
     if domain == libc::AF_NETLINK && protocol == NETLINK_RDMA && redirect::is_active() {
-        let callback = ON_ENUMERATE.load(Ordering::Acquire);
-        if !callback.is_null() {
-            // SAFETY: only `metaroce_shim_on_enumerate` stores here; the plugin is never unloaded.
-            unsafe { std::mem::transmute::<*mut c_void, OnEnumerate>(callback)() };
-        }
+        tell_plugins();
         redirect::set_errno(libc::EPROTONOSUPPORT);
         return -1;
     }
@@ -48,4 +72,31 @@ pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> 
     }
     // SAFETY: the next definition of `socket`, with the caller's arguments.
     unsafe { std::mem::transmute::<*mut c_void, Socket>(next)(domain, kind, protocol) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicU32;
+
+    static CALLS: AtomicU32 = AtomicU32::new(0);
+
+    unsafe extern "C" fn one() {
+        CALLS.fetch_add(1, Ordering::Relaxed);
+    }
+
+    unsafe extern "C" fn hundred() {
+        CALLS.fetch_add(100, Ordering::Relaxed);
+    }
+
+    #[test]
+    fn every_plugin_is_told_once() {
+        tell_plugins();
+        assert_eq!(CALLS.load(Ordering::Relaxed), 0);
+        for callback in [one as OnEnumerate, hundred, one] {
+            metaroce_shim_on_enumerate(callback);
+        }
+        tell_plugins();
+        assert_eq!(CALLS.load(Ordering::Relaxed), 101);
+    }
 }

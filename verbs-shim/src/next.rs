@@ -12,7 +12,10 @@ pub(crate) struct Next {
 impl Next {
     /// The next definition of `name`, not yet looked up.
     pub(crate) const fn new(name: &'static CStr) -> Self {
-        Self { name, function: AtomicPtr::new(std::ptr::null_mut()) }
+        Self {
+            name,
+            function: AtomicPtr::new(std::ptr::null_mut()),
+        }
     }
 
     /// Looks it up. Done at load: `dlsym` takes locks, and wrappers are called in signal handlers and between fork and
@@ -29,7 +32,11 @@ impl Next {
     #[inline(always)]
     pub(crate) fn get(&self) -> *mut c_void {
         let known = self.function.load(Ordering::Acquire);
-        if known.is_null() { self.resolve() } else { known }
+        if known.is_null() {
+            self.resolve()
+        } else {
+            known
+        }
     }
 }
 

@@ -10,7 +10,9 @@ use crate::next::wrap;
 use std::ffi::{c_char, c_int, c_void};
 
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-compile_error!("check how this architecture passes variable arguments before building the shim for it");
+compile_error!(
+    "check how this architecture passes variable arguments before building the shim for it"
+);
 
 wrap! {
     fn open() path(flags: c_int, mode: libc::mode_t) -> c_int;

@@ -13,8 +13,12 @@ const PATH_BYTES: usize = libc::PATH_MAX as usize;
 const LOOKUP_BYTES: usize = 512;
 
 /// The redirected directories. A path is redirected if it is one of these or lies below it.
-const DIRECTORIES: [&[u8]; 4] =
-    [b"/sys/class/infiniband", b"/sys/class/infiniband_verbs", b"/dev/infiniband", b"/etc/libibverbs.d"];
+const DIRECTORIES: [&[u8]; 4] = [
+    b"/sys/class/infiniband",
+    b"/sys/class/infiniband_verbs",
+    b"/dev/infiniband",
+    b"/etc/libibverbs.d",
+];
 
 /// The path of the tree, without NUL, and its length.
 struct Tree {
@@ -25,7 +29,10 @@ struct Tree {
 // SAFETY: written once, by whoever moves STATE from UNKNOWN to STARTING; read only when STATE is ACTIVE.
 unsafe impl Sync for Tree {}
 
-static TREE: Tree = Tree { path: UnsafeCell::new([0; PATH_BYTES]), length: UnsafeCell::new(0) };
+static TREE: Tree = Tree {
+    path: UnsafeCell::new([0; PATH_BYTES]),
+    length: UnsafeCell::new(0),
+};
 
 const UNKNOWN: u8 = 0;
 const STARTING: u8 = 1;
@@ -35,7 +42,10 @@ static STATE: AtomicU8 = AtomicU8::new(UNKNOWN);
 
 /// Reads the environment, once.
 pub(crate) fn initialise() {
-    if STATE.compare_exchange(UNKNOWN, STARTING, Ordering::Acquire, Ordering::Relaxed).is_err() {
+    if STATE
+        .compare_exchange(UNKNOWN, STARTING, Ordering::Acquire, Ordering::Relaxed)
+        .is_err()
+    {
         return;
     }
     // SAFETY: the name ends with NUL; the environment is not being changed while libraries are loaded, nor do we keep
@@ -46,7 +56,11 @@ pub(crate) fn initialise() {
             let length = libc::strlen(value);
             let fits = length < PATH_BYTES - LOOKUP_BYTES;
             if fits {
-                std::ptr::copy_nonoverlapping(value.cast::<u8>(), TREE.path.get().cast::<u8>(), length);
+                std::ptr::copy_nonoverlapping(
+                    value.cast::<u8>(),
+                    TREE.path.get().cast::<u8>(),
+                    length,
+                );
                 *TREE.length.get() = length;
             }
             fits
@@ -106,7 +120,10 @@ unsafe fn is_hit(path: *const c_char) -> bool {
 /// `path` ends with NUL.
 unsafe fn is_redirected(path: *const c_char) -> bool {
     // SAFETY: by the contract.
-    DIRECTORIES.iter().any(|directory| unsafe { is_within(path, directory) }) && is_active()
+    DIRECTORIES
+        .iter()
+        .any(|directory| unsafe { is_within(path, directory) })
+        && is_active()
 }
 
 /// Calls `call` with `path`, or with what stands for it in the tree.
@@ -116,7 +133,13 @@ unsafe fn is_redirected(path: *const c_char) -> bool {
 #[inline(always)]
 pub(crate) unsafe fn with<R>(path: *const c_char, call: impl FnOnce(*const c_char) -> R) -> R {
     // SAFETY: by the contract.
-    unsafe { if is_hit(path) { with_redirected(path, call) } else { call(path) } }
+    unsafe {
+        if is_hit(path) {
+            with_redirected(path, call)
+        } else {
+            call(path)
+        }
+    }
 }
 
 /// The only place that needs a large stack: thread stacks and signal stacks may be small.
@@ -156,7 +179,9 @@ mod tests {
     fn hit(path: &str) -> bool {
         let path = CString::new(path).expect("no NUL");
         // SAFETY: ends with NUL.
-        DIRECTORIES.iter().any(|directory| unsafe { is_within(path.as_ptr(), directory) })
+        DIRECTORIES
+            .iter()
+            .any(|directory| unsafe { is_within(path.as_ptr(), directory) })
     }
 
     #[test]
@@ -197,17 +222,29 @@ mod tests {
     fn a_redirected_path_lies_below_the_tree_and_a_null_path_goes_through() {
         let name = |path: *const c_char| {
             // SAFETY: `with` passes a path that ends with NUL.
-            unsafe { with(path, |path| CStr::from_ptr(path).to_str().expect("UTF-8").to_owned()) }
+            unsafe {
+                with(path, |path| {
+                    CStr::from_ptr(path).to_str().expect("UTF-8").to_owned()
+                })
+            }
         };
         // SAFETY: the tests of this file are the only users of this variable, and no other test reads the environment.
         unsafe { std::env::set_var("METAROCE_TREE", "/tmp/tree") };
-        assert_eq!(name(c"/dev/infiniband/uverbs0".as_ptr()), "/tmp/tree/dev/infiniband/uverbs0");
+        assert_eq!(
+            name(c"/dev/infiniband/uverbs0".as_ptr()),
+            "/tmp/tree/dev/infiniband/uverbs0"
+        );
         assert_eq!(name(c"/dev/null".as_ptr()), "/dev/null");
         assert_eq!(name(c"".as_ptr()), "");
         // SAFETY: NULL is allowed.
         assert!(unsafe { with(std::ptr::null(), |path| path.is_null()) });
 
-        let long = CString::new(format!("/dev/infiniband/{}", "x".repeat(PATH_BYTES))).expect("no NUL");
-        assert_eq!(name(long.as_ptr()).len(), long.as_bytes().len(), "too long for the kernel anyway");
+        let long =
+            CString::new(format!("/dev/infiniband/{}", "x".repeat(PATH_BYTES))).expect("no NUL");
+        assert_eq!(
+            name(long.as_ptr()).len(),
+            long.as_bytes().len(),
+            "too long for the kernel anyway"
+        );
     }
 }

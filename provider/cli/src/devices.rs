@@ -20,7 +20,18 @@ pub(crate) fn list(option: Option<&str>, json: bool) -> Result<()> {
 
 /// A line for each device, and one for each further GID.
 pub(crate) fn as_table(devices: &[Device]) -> String {
-    let mut rows = vec![["DEVICE", "INTERFACE", "STATE", "SPEED", "MTU", "GID", "ADDRESS"].map(String::from)];
+    let mut rows = vec![
+        [
+            "DEVICE",
+            "INTERFACE",
+            "STATE",
+            "SPEED",
+            "MTU",
+            "GID",
+            "ADDRESS",
+        ]
+        .map(String::from),
+    ];
     for device in devices {
         for (index, address) in device.addresses.iter().enumerate() {
             let about = if index == 0 {
@@ -35,7 +46,15 @@ pub(crate) fn as_table(devices: &[Device]) -> String {
                 Default::default()
             };
             let [name, interface, state, speed, mtu] = about;
-            rows.push([name, interface, state, speed, mtu, index.to_string(), address.to_string()]);
+            rows.push([
+                name,
+                interface,
+                state,
+                speed,
+                mtu,
+                index.to_string(),
+                address.to_string(),
+            ]);
         }
     }
     let mut text = String::new();

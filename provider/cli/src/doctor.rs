@@ -29,15 +29,27 @@ enum Grade {
 
 impl Finding {
     fn good(text: impl Into<String>) -> Self {
-        Self { grade: Grade::Good, text: text.into(), cure: String::new() }
+        Self {
+            grade: Grade::Good,
+            text: text.into(),
+            cure: String::new(),
+        }
     }
 
     fn warning(text: impl Into<String>, cure: impl Into<String>) -> Self {
-        Self { grade: Grade::Warning, text: text.into(), cure: cure.into() }
+        Self {
+            grade: Grade::Warning,
+            text: text.into(),
+            cure: cure.into(),
+        }
     }
 
     fn bad(text: impl Into<String>, cure: impl Into<String>) -> Self {
-        Self { grade: Grade::Bad, text: text.into(), cure: cure.into() }
+        Self {
+            grade: Grade::Bad,
+            text: text.into(),
+            cure: cure.into(),
+        }
     }
 }
 
@@ -49,12 +61,21 @@ const LARGE_MTU_BYTES: u32 = 4096;
 /// Runs every check and prints what it found. Fails if something does not work.
 pub(crate) fn examine() -> ExitCode {
     let devices = select(None);
-    let mut findings = vec![check_libibverbs(), check_artefacts(), check_directory(), check_settings()];
+    let mut findings = vec![
+        check_libibverbs(),
+        check_artefacts(),
+        check_directory(),
+        check_settings(),
+    ];
     match &devices {
         Ok(devices) => findings.extend(devices.iter().map(check_device)),
         Err(error) => findings.push(Finding::bad(format!("{error:#}"), "")),
     }
-    findings.push(check_receive_buffer(fs::read_to_string("/proc/sys/net/core/rmem_max").ok().as_deref()));
+    findings.push(check_receive_buffer(
+        fs::read_to_string("/proc/sys/net/core/rmem_max")
+            .ok()
+            .as_deref(),
+    ));
     findings.push(check_ports(&port_tables(), metaroce::port_range()));
     for finding in &findings {
         let mark = match finding.grade {
@@ -72,13 +93,20 @@ pub(crate) fn examine() -> ExitCode {
          into them), and programs started on other hosts without the launcher (start \"metaroce run -- COMMAND\" there)."
     );
     let bad = findings.iter().any(|finding| finding.grade == Grade::Bad);
-    if bad { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+    if bad {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
+    }
 }
 
 fn check_libibverbs() -> Finding {
     let Some(found) = libibverbs::find() else {
         return Finding::bad(
-            format!("no {} on this system; only programs that bring their own copy will work", libibverbs::FILE),
+            format!(
+                "no {} on this system; only programs that bring their own copy will work",
+                libibverbs::FILE
+            ),
             "apt install libibverbs1 ibverbs-utils (Debian, Ubuntu); dnf install libibverbs libibverbs-utils (Fedora)",
         );
     };
@@ -91,7 +119,9 @@ fn check_libibverbs() -> Finding {
     match metaroce::supported_release(found.private_abi, found.public_minor) {
         Some(release) => Finding::good(format!("libibverbs: {about}: rdma-core {release})")),
         None => Finding::bad(
-            format!("libibverbs: {about}) has a layout that this metaroce does not know, and will not be served"),
+            format!(
+                "libibverbs: {about}) has a layout that this metaroce does not know, and will not be served"
+            ),
             "use rdma-core 36 to 65, or a newer metaroce",
         ),
     }
@@ -99,7 +129,11 @@ fn check_libibverbs() -> Finding {
 
 fn check_artefacts() -> Finding {
     match artefacts::find() {
-        Ok(found) => Finding::good(format!("plugin {}, shim {}", found.plugin.display(), found.shim.display())),
+        Ok(found) => Finding::good(format!(
+            "plugin {}, shim {}",
+            found.plugin.display(),
+            found.shim.display()
+        )),
         Err(error) => Finding::bad(format!("{error:#}"), ""),
     }
 }
@@ -119,15 +153,27 @@ fn check_settings() -> Finding {
 }
 
 fn check_device(device: &Device) -> Finding {
-    let gid = device.addresses.first().map_or_else(|| "no address".into(), ToString::to_string);
-    let about = format!("device {} on {} ({gid}, MTU {})", device.name, device.interface, device.mtu_bytes);
+    let gid = device
+        .addresses
+        .first()
+        .map_or_else(|| "no address".into(), ToString::to_string);
+    let about = format!(
+        "device {} on {} ({gid}, MTU {})",
+        device.name, device.interface, device.mtu_bytes
+    );
     if !device.active {
-        return Finding::warning(format!("{about} has no carrier"), "connect the link, or choose others in METAROCE_DEVICES");
+        return Finding::warning(
+            format!("{about} has no carrier"),
+            "connect the link, or choose others in METAROCE_DEVICES",
+        );
     }
     if device.mtu_bytes < LARGE_MTU_BYTES {
         return Finding::warning(
             format!("{about} works, but small packets cost more CPU"),
-            format!("if all switches on the way allow it: ip link set {} mtu 9000 (on both hosts)", device.interface),
+            format!(
+                "if all switches on the way allow it: ip link set {} mtu 9000 (on both hosts)",
+                device.interface
+            ),
         );
     }
     Finding::good(about)
@@ -135,12 +181,18 @@ fn check_device(device: &Device) -> Finding {
 
 fn check_receive_buffer(rmem_max: Option<&str>) -> Finding {
     let Some(bytes) = rmem_max.and_then(|text| text.trim().parse::<u64>().ok()) else {
-        return Finding::good("net.core.rmem_max is not visible here (a container); the host's value applies");
+        return Finding::good(
+            "net.core.rmem_max is not visible here (a container); the host's value applies",
+        );
     };
     if bytes < RECEIVE_BUFFER_BYTES {
         return Finding::warning(
-            format!("net.core.rmem_max is {bytes}: bursts overflow the receive buffers, which costs throughput"),
-            format!("sysctl -w net.core.rmem_max={RECEIVE_BUFFER_BYTES} (as root; in /etc/sysctl.d to keep it)"),
+            format!(
+                "net.core.rmem_max is {bytes}: bursts overflow the receive buffers, which costs throughput"
+            ),
+            format!(
+                "sysctl -w net.core.rmem_max={RECEIVE_BUFFER_BYTES} (as root; in /etc/sysctl.d to keep it)"
+            ),
         );
     }
     Finding::good(format!("net.core.rmem_max is {bytes}"))
@@ -148,13 +200,22 @@ fn check_receive_buffer(rmem_max: Option<&str>) -> Finding {
 
 /// The kernel's tables of UDP sockets in this network namespace.
 fn port_tables() -> String {
-    ["/proc/net/udp", "/proc/net/udp6"].iter().filter_map(|path| fs::read_to_string(path).ok()).collect()
+    ["/proc/net/udp", "/proc/net/udp6"]
+        .iter()
+        .filter_map(|path| fs::read_to_string(path).ok())
+        .collect()
 }
 
 fn check_ports(tables: &str, (first, count): (u16, u16)) -> Finding {
     let last = first.saturating_add(count.saturating_sub(1));
-    let local_port = |line: &str| u16::from_str_radix(line.split_whitespace().nth(1)?.rsplit_once(':')?.1, 16).ok();
-    let mut taken: Vec<u16> = tables.lines().filter_map(local_port).filter(|port| (first..=last).contains(port)).collect();
+    let local_port = |line: &str| {
+        u16::from_str_radix(line.split_whitespace().nth(1)?.rsplit_once(':')?.1, 16).ok()
+    };
+    let mut taken: Vec<u16> = tables
+        .lines()
+        .filter_map(local_port)
+        .filter(|port| (first..=last).contains(port))
+        .collect();
     taken.sort_unstable();
     taken.dedup();
     let free = usize::from(count) - taken.len();
@@ -175,7 +236,11 @@ mod tests {
     #[test]
     fn a_small_receive_buffer_is_told_with_the_cure() {
         assert_eq!(check_receive_buffer(Some("212992\n")).grade, Grade::Warning);
-        assert!(check_receive_buffer(Some("212992\n")).cure.contains("sysctl -w net.core.rmem_max=4194304"));
+        assert!(
+            check_receive_buffer(Some("212992\n"))
+                .cure
+                .contains("sysctl -w net.core.rmem_max=4194304")
+        );
         assert_eq!(check_receive_buffer(Some("4194304\n")).grade, Grade::Good);
         assert_eq!(check_receive_buffer(None).grade, Grade::Good);
     }

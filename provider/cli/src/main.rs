@@ -31,7 +31,12 @@ enum Action {
         #[arg(long, value_name = "LIST")]
         devices: Option<String>,
         /// The program and its arguments.
-        #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
+        #[arg(
+            required = true,
+            trailing_var_arg = true,
+            allow_hyphen_values = true,
+            value_name = "COMMAND"
+        )]
         command: Vec<OsString>,
     },
     /// List the devices of this host.
@@ -77,7 +82,10 @@ fn select(option: Option<&str>) -> anyhow::Result<Vec<Device>> {
     // The message speaks of the variable, which the option stands for.
     let found = selection.and_then(|selection| discover(&selection));
     found.map_err(|error| match option {
-        Some(_) => anyhow::anyhow!("{}", error.to_string().replace(DEVICES_VARIABLE, "--devices")),
+        Some(_) => anyhow::anyhow!(
+            "{}",
+            error.to_string().replace(DEVICES_VARIABLE, "--devices")
+        ),
         None => error.into(),
     })
 }

@@ -19,7 +19,9 @@ const NOT_FOUND: u8 = 127;
 
 /// Replaces this process by the command; returns only in failure.
 pub(crate) fn run(devices: Option<&str>, command: &[OsString]) -> ExitCode {
-    let Some((program, arguments)) = command.split_first() else { return ExitCode::from(NOT_FOUND) };
+    let Some((program, arguments)) = command.split_first() else {
+        return ExitCode::from(NOT_FOUND);
+    };
     let mut process = Command::new(program);
     process.args(arguments);
     if let Err(error) = prepare(&mut process, devices) {
@@ -50,7 +52,9 @@ pub(crate) fn run(devices: Option<&str>, command: &[OsString]) -> ExitCode {
 fn hint(program: &str) -> &'static str {
     match program {
         name if name.starts_with("ibv_") => " (Debian: apt install ibverbs-utils)",
-        name if name.starts_with("ib_") || name == "raw_ethernet_bw" => " (Debian: apt install perftest)",
+        name if name.starts_with("ib_") || name == "raw_ethernet_bw" => {
+            " (Debian: apt install perftest)"
+        }
         _ => "",
     }
 }
@@ -64,8 +68,18 @@ fn prepare(process: &mut Command, option: Option<&str>) -> Result<()> {
     let root = tree::publish(&contents, &directory, tree::network_namespace())?;
 
     process.env("METAROCE_TREE", &root);
-    process.env("LD_PRELOAD", preload(&libraries.shim, &root, std::env::var_os("LD_PRELOAD").as_deref()));
-    process.env("IBV_DRIVERS", drivers(&root, std::env::var_os("IBV_DRIVERS").as_deref()));
+    process.env(
+        "LD_PRELOAD",
+        preload(
+            &libraries.shim,
+            &root,
+            std::env::var_os("LD_PRELOAD").as_deref(),
+        ),
+    );
+    process.env(
+        "IBV_DRIVERS",
+        drivers(&root, std::env::var_os("IBV_DRIVERS").as_deref()),
+    );
     if let Some(list) = option {
         process.env(DEVICES_VARIABLE, list);
     }
@@ -77,12 +91,24 @@ fn prepare(process: &mut Command, option: Option<&str>) -> Result<()> {
 pub(crate) fn preload(shim: &Path, root: &Path, inherited: Option<&OsStr>) -> OsString {
     let separators = |byte: &u8| byte.is_ascii_whitespace() || *byte == b':';
     let plain = !shim.as_os_str().as_bytes().iter().any(separators);
-    let shim = if plain { shim.to_owned() } else { root.join(tree::SHIM_LINK) };
-    let name = Path::new(tree::SHIM_LINK).file_name().unwrap_or_default().as_bytes();
+    let shim = if plain {
+        shim.to_owned()
+    } else {
+        root.join(tree::SHIM_LINK)
+    };
+    let name = Path::new(tree::SHIM_LINK)
+        .file_name()
+        .unwrap_or_default()
+        .as_bytes();
     let mut list = vec![shim.into_os_string().into_vec()];
     let inherited = inherited.map(OsStr::as_bytes).unwrap_or_default();
     // When launchers are nested, the inner one's shim replaces the outer one's: both would redirect.
-    list.extend(inherited.split(separators).filter(|p| !p.is_empty() && !p.ends_with(name)).map(<[u8]>::to_vec));
+    list.extend(
+        inherited
+            .split(separators)
+            .filter(|p| !p.is_empty() && !p.ends_with(name))
+            .map(<[u8]>::to_vec),
+    );
     OsString::from_vec(list.join(&b':'))
 }
 

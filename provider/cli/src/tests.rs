@@ -13,10 +13,31 @@ fn parse(line: &[&str]) -> Result<Arguments, clap::Error> {
 #[test]
 fn the_commands_own_options_are_not_ours() {
     for line in [
-        vec!["metaroce", "run", "--devices", "lo", "--", "ib_write_bw", "-d", "metaroce0", "--version"],
-        vec!["metaroce", "run", "--devices", "lo", "ib_write_bw", "-d", "metaroce0", "--version"],
+        vec![
+            "metaroce",
+            "run",
+            "--devices",
+            "lo",
+            "--",
+            "ib_write_bw",
+            "-d",
+            "metaroce0",
+            "--version",
+        ],
+        vec![
+            "metaroce",
+            "run",
+            "--devices",
+            "lo",
+            "ib_write_bw",
+            "-d",
+            "metaroce0",
+            "--version",
+        ],
     ] {
-        let Action::Run { devices, command } = parse(&line).expect("valid").action else { panic!("run") };
+        let Action::Run { devices, command } = parse(&line).expect("valid").action else {
+            panic!("run")
+        };
         assert_eq!(devices.as_deref(), Some("lo"));
         assert_eq!(command, ["ib_write_bw", "-d", "metaroce0", "--version"]);
     }
@@ -27,31 +48,53 @@ fn the_commands_own_options_are_not_ours() {
 #[test]
 fn an_unknown_interface_names_the_option_it_was_given_in() {
     let text = select(Some("nosuchinterface")).unwrap_err().to_string();
-    assert!(text.contains("--devices names the network interface \"nosuchinterface\""), "{text}");
+    assert!(
+        text.contains("--devices names the network interface \"nosuchinterface\""),
+        "{text}"
+    );
     assert!(text.contains("lo"), "{text}");
 }
 
 #[test]
 fn the_shim_comes_first_and_only_once() {
     let root = Path::new("/t");
-    let value = |shim: &str, inherited: Option<&str>| preload(Path::new(shim), root, inherited.map(OsStr::new));
-    assert_eq!(value("/b/libmetaroce_shim.so", None), "/b/libmetaroce_shim.so");
+    let value = |shim: &str, inherited: Option<&str>| {
+        preload(Path::new(shim), root, inherited.map(OsStr::new))
+    };
     assert_eq!(
-        value("/b/libmetaroce_shim.so", Some("libjemalloc.so: /a/libmetaroce_shim.so libx.so")),
+        value("/b/libmetaroce_shim.so", None),
+        "/b/libmetaroce_shim.so"
+    );
+    assert_eq!(
+        value(
+            "/b/libmetaroce_shim.so",
+            Some("libjemalloc.so: /a/libmetaroce_shim.so libx.so")
+        ),
         "/b/libmetaroce_shim.so:libjemalloc.so:libx.so"
     );
-    assert_eq!(value("/my builds/libmetaroce_shim.so", None), "/t/lib/libmetaroce_shim.so");
+    assert_eq!(
+        value("/my builds/libmetaroce_shim.so", None),
+        "/t/lib/libmetaroce_shim.so"
+    );
 }
 
 #[test]
 fn the_plugin_comes_before_the_users_drivers() {
     let value = |inherited: Option<&str>| drivers(Path::new("/t"), inherited.map(OsStr::new));
     assert_eq!(value(None), "/t/lib/libmetaroce");
-    assert_eq!(value(Some("/o/lib/libmetaroce;/x/mlx5")), "/t/lib/libmetaroce:/x/mlx5");
+    assert_eq!(
+        value(Some("/o/lib/libmetaroce;/x/mlx5")),
+        "/t/lib/libmetaroce:/x/mlx5"
+    );
 }
 
 #[test]
 fn missing_libraries_are_named_with_where_they_belong() {
-    let text = find_beside(Path::new("/nonexistent/bin/metaroce")).unwrap_err().to_string();
-    assert!(text.contains("libmetaroce.so is missing") && text.contains("cargo build --release"), "{text}");
+    let text = find_beside(Path::new("/nonexistent/bin/metaroce"))
+        .unwrap_err()
+        .to_string();
+    assert!(
+        text.contains("libmetaroce.so is missing") && text.contains("cargo build --release"),
+        "{text}"
+    );
 }

@@ -8,7 +8,10 @@
 //! Read first: [`objects`] (what a verbs program holds), then [`provider`] (what only a provider sees).
 //! Called by: `plugin/`, which turns these into the safe types of `verbs/` and back.
 
-#![expect(dead_code, reason = "C structures and enumerations are declared whole, whether or not each name is used")]
+#![expect(
+    dead_code,
+    reason = "C structures and enumerations are declared whole, whether or not each name is used"
+)]
 
 mod attributes;
 mod constants;

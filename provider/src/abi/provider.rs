@@ -70,9 +70,11 @@ pub(crate) struct verbs_device_ops {
     pub(crate) match_table: *const verbs_match_ent,
     pub(crate) static_providers: *mut *const verbs_device_ops,
     pub(crate) match_device: Option<unsafe extern "C" fn(*mut verbs_sysfs_dev) -> bool>,
-    pub(crate) alloc_context: Option<unsafe extern "C" fn(*mut ibv_device, c_int, *mut c_void) -> *mut c_void>,
+    pub(crate) alloc_context:
+        Option<unsafe extern "C" fn(*mut ibv_device, c_int, *mut c_void) -> *mut c_void>,
     pub(crate) import_context: Option<unsafe extern "C" fn(*mut ibv_device, c_int) -> *mut c_void>,
-    pub(crate) alloc_device: Option<unsafe extern "C" fn(*mut verbs_sysfs_dev) -> *mut verbs_device>,
+    pub(crate) alloc_device:
+        Option<unsafe extern "C" fn(*mut verbs_sysfs_dev) -> *mut verbs_device>,
     pub(crate) uninit_device: Option<unsafe extern "C" fn(*mut verbs_device)>,
 }
 

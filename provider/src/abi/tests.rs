@@ -42,7 +42,10 @@ fn run_layout_program() -> Result<String, String> {
     if errors.contains("infiniband/verbs.h: No such file") {
         return Err("no <infiniband/verbs.h> (Debian: libibverbs-dev)".into());
     }
-    assert!(compiled.status.success(), "tests/abi/layout.c does not compile:\n{errors}");
+    assert!(
+        compiled.status.success(),
+        "tests/abi/layout.c does not compile:\n{errors}"
+    );
     let output = Command::new(&binary).output().map_err(|e| e.to_string())?;
     assert!(output.status.success());
     std::fs::remove_dir_all(&directory).map_err(|e| e.to_string())?;
@@ -50,7 +53,9 @@ fn run_layout_program() -> Result<String, String> {
 }
 
 fn c_field<'a>(structure: &str, field: &'a str) -> &'a str {
-    let renamed = RENAMED.iter().find(|(s, f, _)| *s == structure && *f == field);
+    let renamed = RENAMED
+        .iter()
+        .find(|(s, f, _)| *s == structure && *f == field);
     renamed.map_or(field, |(_, _, c)| c)
 }
 
@@ -76,15 +81,23 @@ fn public_layout_and_constants_equal_those_of_the_installed_header() {
             "" => format!("sizeof {structure}"),
             field => format!("{structure}.{}", c_field(structure, field)),
         };
-        let c = of_c.remove(&name).unwrap_or_else(|| panic!("tests/abi/layout.c does not print {name}"));
+        let c = of_c
+            .remove(&name)
+            .unwrap_or_else(|| panic!("tests/abi/layout.c does not print {name}"));
         assert_eq!(c, *value as u64, "{name}: C says {c}, Rust says {value}");
         compared += 1;
     }
     for (name, value) in constants::CONSTANTS {
-        let c = of_c.remove(*name).unwrap_or_else(|| panic!("tests/abi/layout.c does not print {name}"));
+        let c = of_c
+            .remove(*name)
+            .unwrap_or_else(|| panic!("tests/abi/layout.c does not print {name}"));
         assert_eq!(c, u64::from(*value), "{name}");
         compared += 1;
     }
-    assert!(of_c.is_empty(), "printed by C, unknown to Rust: {:?}", of_c.keys());
+    assert!(
+        of_c.is_empty(),
+        "printed by C, unknown to Rust: {:?}",
+        of_c.keys()
+    );
     assert!(compared > 300, "only {compared} values compared");
 }

@@ -27,7 +27,11 @@ impl Gid {
 
     /// The form of sysfs: eight groups of four hexadecimal digits, none left out.
     pub fn to_sysfs(self) -> String {
-        let groups: Vec<String> = Ipv6Addr::from(self.0).segments().iter().map(|s| format!("{s:04x}")).collect();
+        let groups: Vec<String> = Ipv6Addr::from(self.0)
+            .segments()
+            .iter()
+            .map(|s| format!("{s:04x}"))
+            .collect();
         groups.join(":")
     }
 }
@@ -47,7 +51,10 @@ impl FromStr for Gid {
     fn from_str(text: &str) -> io::Result<Self> {
         let parsed = text.parse::<Ipv6Addr>();
         parsed.map(|v6| Self(v6.octets())).map_err(|_| {
-            io::Error::new(io::ErrorKind::InvalidData, format!("\"{text}\" is not a GID"))
+            io::Error::new(
+                io::ErrorKind::InvalidData,
+                format!("\"{text}\" is not a GID"),
+            )
         })
     }
 }

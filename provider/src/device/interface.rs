@@ -65,7 +65,9 @@ impl Interface {
 
 /// FNV-1a, 64 bits: a hash whose values stay the same for ever, which the standard library does not promise of its own.
 pub(super) fn fnv1a(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    })
 }
 
 /// The interfaces of this network namespace, by index.
@@ -76,12 +78,22 @@ pub fn interfaces() -> io::Result<Vec<Interface>> {
     let mut by_name: BTreeMap<String, Interface> = BTreeMap::new();
     for entry in getifaddrs().map_err(io::Error::from)? {
         // A label ("eth0:1") names an address, not an interface.
-        let name = entry.interface_name.split(':').next().unwrap_or_default().to_owned();
-        let interface = by_name.entry(name.clone()).or_insert_with(|| Interface { name, ..Interface::default() });
+        let name = entry
+            .interface_name
+            .split(':')
+            .next()
+            .unwrap_or_default()
+            .to_owned();
+        let interface = by_name.entry(name.clone()).or_insert_with(|| Interface {
+            name,
+            ..Interface::default()
+        });
         interface.up = entry.flags.contains(InterfaceFlags::IFF_UP);
         interface.running = entry.flags.contains(InterfaceFlags::IFF_RUNNING);
         interface.loopback = entry.flags.contains(InterfaceFlags::IFF_LOOPBACK);
-        let Some(address) = entry.address else { continue };
+        let Some(address) = entry.address else {
+            continue;
+        };
         if let Some(link) = address.as_link_addr() {
             interface.index = u32::try_from(link.ifindex()).unwrap_or(0);
             interface.mac = link.addr().unwrap_or_default();
@@ -97,22 +109,32 @@ pub fn interfaces() -> io::Result<Vec<Interface>> {
     Ok(list)
 }
 
-/// Fills MTU, speed and kind. `/sys/class/net` shows the network namespace of whoever mounted it, so it is believed only
+/// Fills MTU, speed, kind and carrier. `/sys/class/net` shows the network namespace of whoever mounted it, so it is believed only
 /// if it has the same index for the name; `/proc/sys/net` is always of our own.
 fn add_link_properties(interface: &mut Interface) {
     let sysfs = PathBuf::from("/sys/class/net").join(&interface.name);
     let number = |file: &str| -> Option<u32> {
-        fs::read_to_string(sysfs.join(file)).ok()?.trim().parse().ok()
+        fs::read_to_string(sysfs.join(file))
+            .ok()?
+            .trim()
+            .parse()
+            .ok()
     };
     let ours = number("ifindex") == Some(interface.index);
     let of_sysfs = |file: &str| if ours { number(file) } else { None };
     let of_proc = || -> Option<u32> {
-        let path = PathBuf::from("/proc/sys/net/ipv6/conf").join(&interface.name).join("mtu");
+        let path = PathBuf::from("/proc/sys/net/ipv6/conf")
+            .join(&interface.name)
+            .join("mtu");
         fs::read_to_string(path).ok()?.trim().parse().ok()
     };
     let kind = of_sysfs("type");
     let mtu = of_sysfs("mtu").or_else(of_proc);
     let speed = of_sysfs("speed").filter(|mbps| *mbps > 0);
+    // The flag lags behind by up to a second after a link came up; the carrier file does not.
+    if let Some(carrier) = of_sysfs("carrier") {
+        interface.running = carrier == 1;
+    }
     interface.ethernet = kind.is_none_or(|kind| kind == ARPHRD_ETHER);
     interface.mtu_bytes = mtu.unwrap_or(DEFAULT_MTU_BYTES);
     interface.speed_mbps = speed.unwrap_or(DEFAULT_SPEED_MBPS);

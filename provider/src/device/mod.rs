@@ -91,7 +91,9 @@ impl Device {
             .ok_or_else(|| {
                 io::Error::new(
                     io::ErrorKind::NotFound,
-                    format!("device {name} stands on interface {wanted}, which is not there any more"),
+                    format!(
+                        "device {name} stands on interface {wanted}, which is not there any more"
+                    ),
                 )
             })?;
         let mut device = Self::new(name, &interface);
@@ -123,7 +125,10 @@ impl Device {
         let devices = discover(&Selection::from_environment()?)?;
         let known = devices.iter().map(|device| device.name.clone()).collect();
         let found = devices.into_iter().find(|device| device.name == name);
-        found.ok_or_else(|| SelectionError::UnknownDevice { name: name.to_owned(), known })
+        found.ok_or_else(|| SelectionError::UnknownDevice {
+            name: name.to_owned(),
+            known,
+        })
     }
 }
 
@@ -133,7 +138,9 @@ impl Device {
 /// No usable interface, an interface that does not exist, is down or has no address, or the list of interfaces cannot
 /// be read.
 pub fn discover(selection: &Selection) -> Result<Vec<Device>, SelectionError> {
-    let present = interfaces().map_err(|error| SelectionError::System { message: error.to_string() })?;
+    let present = interfaces().map_err(|error| SelectionError::System {
+        message: error.to_string(),
+    })?;
     selection.choose(&present)
 }
 

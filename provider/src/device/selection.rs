@@ -75,7 +75,13 @@ pub enum SelectionError {
 
 impl fmt::Display for SelectionError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let list = |names: &[String]| if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+        let list = |names: &[String]| {
+            if names.is_empty() {
+                "none".to_owned()
+            } else {
+                names.join(", ")
+            }
+        };
         match self {
             Self::BadEntry { entry, reason } => write!(
                 f,
@@ -88,10 +94,17 @@ impl fmt::Display for SelectionError {
                 list(present)
             ),
             Self::UnusableInterface { name, reason } => {
-                write!(f, "{DEVICES_VARIABLE} names the network interface \"{name}\", {reason}")
+                write!(
+                    f,
+                    "{DEVICES_VARIABLE} names the network interface \"{name}\", {reason}"
+                )
             }
             Self::UnknownDevice { name, known } => {
-                write!(f, "no metaroce device is called \"{name}\". Devices here: {}", list(known))
+                write!(
+                    f,
+                    "no metaroce device is called \"{name}\". Devices here: {}",
+                    list(known)
+                )
             }
             Self::NoUsableInterface { present } => write!(
                 f,
@@ -131,14 +144,20 @@ impl Selection {
         if text.trim().is_empty() {
             return Ok(Self::Automatic);
         }
-        let entries: Vec<Entry> = text.split(',').map(|entry| parse_entry(entry.trim())).collect::<Result<_, _>>()?;
+        let entries: Vec<Entry> = text
+            .split(',')
+            .map(|entry| parse_entry(entry.trim()))
+            .collect::<Result<_, _>>()?;
         let bad = |entry: &Entry, reason: &str| SelectionError::BadEntry {
             entry: entry.interface.clone(),
             reason: reason.into(),
         };
         for (index, entry) in entries.iter().enumerate() {
             let earlier = &entries[..index];
-            if earlier.iter().any(|other| other.interface == entry.interface) {
+            if earlier
+                .iter()
+                .any(|other| other.interface == entry.interface)
+            {
                 return Err(bad(entry, "the interface is listed twice"));
             }
             if entry.name.is_some() && earlier.iter().any(|other| other.name == entry.name) {
@@ -146,7 +165,10 @@ impl Selection {
             }
         }
         if entries.len() > MAX_DEVICES {
-            return Err(bad(&entries[MAX_DEVICES], &format!("there can be {MAX_DEVICES} devices at most")));
+            return Err(bad(
+                &entries[MAX_DEVICES],
+                &format!("there can be {MAX_DEVICES} devices at most"),
+            ));
         }
         Ok(Self::Listed(entries))
     }
@@ -164,7 +186,12 @@ impl Selection {
 }
 
 fn parse_entry(entry: &str) -> Result<Entry, SelectionError> {
-    let bad = |reason: String| Err(SelectionError::BadEntry { entry: entry.to_owned(), reason });
+    let bad = |reason: String| {
+        Err(SelectionError::BadEntry {
+            entry: entry.to_owned(),
+            reason,
+        })
+    };
     let (name, interface) = match entry.split_once('=') {
         Some((name, interface)) => (Some(name.trim()), interface.trim()),
         None => (None, entry),
@@ -176,7 +203,9 @@ fn parse_entry(entry: &str) -> Result<Entry, SelectionError> {
         return bad("this is no name of an interface".into());
     }
     if let Some(name) = name {
-        let plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+        let plain = name
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
         if !name.starts_with(NAME_PREFIX) || !plain || name.len() > MAX_NAME_BYTES {
             return bad(format!(
                 "a device name begins with \"{NAME_PREFIX}\", has letters, digits and underscores, and at most \
@@ -184,37 +213,67 @@ fn parse_entry(entry: &str) -> Result<Entry, SelectionError> {
             ));
         }
     }
-    Ok(Entry { name: name.map(str::to_owned), interface: interface.to_owned() })
+    Ok(Entry {
+        name: name.map(str::to_owned),
+        interface: interface.to_owned(),
+    })
 }
 
 fn names(present: &[Interface]) -> Vec<String> {
-    present.iter().map(|interface| interface.name.clone()).collect()
+    present
+        .iter()
+        .map(|interface| interface.name.clone())
+        .collect()
 }
 
 fn choose_usable(present: &[Interface]) -> Result<Vec<Device>, SelectionError> {
-    let mut chosen: Vec<&Interface> = present.iter().filter(|i| !i.loopback && i.usable()).collect();
+    let mut chosen: Vec<&Interface> = present
+        .iter()
+        .filter(|i| !i.loopback && i.usable())
+        .collect();
     if chosen.is_empty() {
-        chosen = present.iter().filter(|i| i.loopback && i.up && !i.addresses.is_empty()).collect();
+        chosen = present
+            .iter()
+            .filter(|i| i.loopback && i.up && !i.addresses.is_empty())
+            .collect();
     }
     if chosen.is_empty() {
-        return Err(SelectionError::NoUsableInterface { present: names(present) });
+        return Err(SelectionError::NoUsableInterface {
+            present: names(present),
+        });
     }
     chosen.truncate(MAX_DEVICES);
-    Ok(chosen.iter().enumerate().map(|(n, interface)| Device::new(&format!("{NAME_PREFIX}{n}"), interface)).collect())
+    Ok(chosen
+        .iter()
+        .enumerate()
+        .map(|(n, interface)| Device::new(&format!("{NAME_PREFIX}{n}"), interface))
+        .collect())
 }
 
 fn choose_listed(entries: &[Entry], present: &[Interface]) -> Result<Vec<Device>, SelectionError> {
     let mut free_numbers = (0..).map(|n| format!("{NAME_PREFIX}{n}")).filter(|name| {
-        entries.iter().all(|entry| entry.name.as_ref() != Some(name))
+        entries
+            .iter()
+            .all(|entry| entry.name.as_ref() != Some(name))
     });
     let mut devices = Vec::new();
     for entry in entries {
-        let interface = present.iter().find(|i| i.name == entry.interface).ok_or_else(|| {
-            SelectionError::UnknownInterface { name: entry.interface.clone(), present: names(present) }
-        })?;
-        let unusable = |reason: String| SelectionError::UnusableInterface { name: interface.name.clone(), reason };
+        let interface = present
+            .iter()
+            .find(|i| i.name == entry.interface)
+            .ok_or_else(|| SelectionError::UnknownInterface {
+                name: entry.interface.clone(),
+                present: names(present),
+            })?;
+        let unusable = |reason: String| SelectionError::UnusableInterface {
+            name: interface.name.clone(),
+            reason,
+        };
         if !interface.up {
-            return Err(unusable(format!("which is down. Bring it up: ip link set {} up", interface.name)));
+            return Err(unusable(format!(
+                "which is down. Bring it up: ip link set {} up",
+                interface.name
+            )));
         }
         if interface.addresses.is_empty() {
             return Err(unusable(format!(
@@ -222,7 +281,11 @@ fn choose_listed(entries: &[Entry], present: &[Interface]) -> Result<Vec<Device>
                 interface.name
             )));
         }
-        let name = entry.name.clone().or_else(|| free_numbers.next()).unwrap_or_default();
+        let name = entry
+            .name
+            .clone()
+            .or_else(|| free_numbers.next())
+            .unwrap_or_default();
         devices.push(Device::new(&name, interface));
     }
     Ok(devices)

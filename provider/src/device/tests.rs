@@ -19,7 +19,10 @@ fn interface(name: &str, index: u32, addresses: &[&str]) -> Interface {
 }
 
 fn names_of(devices: &[Device]) -> Vec<(&str, &str)> {
-    devices.iter().map(|d| (d.name.as_str(), d.interface.as_str())).collect()
+    devices
+        .iter()
+        .map(|d| (d.name.as_str(), d.interface.as_str()))
+        .collect()
 }
 
 #[test]
@@ -35,25 +38,45 @@ fn automatic_takes_all_usable_interfaces_but_loopback() {
         interface("eth3", 6, &[]),
     ];
     let devices = Selection::Automatic.choose(&present).unwrap();
-    assert_eq!(names_of(&devices), [("metaroce0", "eth0"), ("metaroce1", "docker0")]);
+    assert_eq!(
+        names_of(&devices),
+        [("metaroce0", "eth0"), ("metaroce1", "docker0")]
+    );
 }
 
 #[test]
 fn automatic_falls_back_to_loopback_and_then_fails_with_the_cure() {
     let lo = interface("lo", 1, &["127.0.0.1"]);
-    let devices = Selection::Automatic.choose(std::slice::from_ref(&lo)).unwrap();
+    let devices = Selection::Automatic
+        .choose(std::slice::from_ref(&lo))
+        .unwrap();
     assert_eq!(names_of(&devices), [("metaroce0", "lo")]);
-    let error = Selection::Automatic.choose(&[interface("eth0", 2, &[])]).unwrap_err();
+    let error = Selection::Automatic
+        .choose(&[interface("eth0", 2, &[])])
+        .unwrap_err();
     let text = error.to_string();
     assert!(matches!(error, SelectionError::NoUsableInterface { .. }));
-    assert!(text.contains("ip address add") && text.contains("Interfaces here: eth0"), "{text}");
+    assert!(
+        text.contains("ip address add") && text.contains("Interfaces here: eth0"),
+        "{text}"
+    );
 }
 
 #[test]
 fn listed_interfaces_keep_their_order_and_names() {
-    let present = [interface("a", 1, &["10.0.0.1"]), interface("b", 2, &["10.0.0.2"]), interface("c", 3, &["10.0.0.3"])];
-    let devices = Selection::parse("c, metaroce0=b ,a").unwrap().choose(&present).unwrap();
-    assert_eq!(names_of(&devices), [("metaroce1", "c"), ("metaroce0", "b"), ("metaroce2", "a")]);
+    let present = [
+        interface("a", 1, &["10.0.0.1"]),
+        interface("b", 2, &["10.0.0.2"]),
+        interface("c", 3, &["10.0.0.3"]),
+    ];
+    let devices = Selection::parse("c, metaroce0=b ,a")
+        .unwrap()
+        .choose(&present)
+        .unwrap();
+    assert_eq!(
+        names_of(&devices),
+        [("metaroce1", "c"), ("metaroce0", "b"), ("metaroce2", "a")]
+    );
 }
 
 #[rstest]
@@ -66,28 +89,69 @@ fn listed_interfaces_keep_their_order_and_names() {
 #[case("metaroce1=a,metaroce1=b", "used twice")]
 fn bad_lists_are_refused_with_the_reason(#[case] list: &str, #[case] reason: &str) {
     let text = Selection::parse(list).unwrap_err().to_string();
-    assert!(text.contains(reason) && text.contains("METAROCE_DEVICES"), "{text}");
+    assert!(
+        text.contains(reason) && text.contains("METAROCE_DEVICES"),
+        "{text}"
+    );
 }
 
 #[test]
 fn an_unknown_interface_is_named_with_those_that_exist() {
     let present = [interface("eth0", 2, &["10.0.0.1"])];
-    let text = Selection::parse("eht0").unwrap().choose(&present).unwrap_err().to_string();
+    let text = Selection::parse("eht0")
+        .unwrap()
+        .choose(&present)
+        .unwrap_err()
+        .to_string();
     assert!(text.contains("\"eht0\"") && text.contains("eth0"), "{text}");
     let mut down = interface("eth0", 2, &["10.0.0.1"]);
     down.up = false;
-    let text = Selection::parse("eth0").unwrap().choose(&[down]).unwrap_err().to_string();
+    let text = Selection::parse("eth0")
+        .unwrap()
+        .choose(&[down])
+        .unwrap_err()
+        .to_string();
     assert!(text.contains("ip link set eth0 up"), "{text}");
 }
 
 #[test]
 fn gids_are_ipv4_first_then_global_then_link_local() {
-    let device = Device::new("metaroce0", &interface("e", 2, &["fe80::5", "2001:db8::1", "10.1.2.3", "10.1.2.4", "10.1.2.3"]));
-    let expected = ["::ffff:10.1.2.3", "::ffff:10.1.2.4", "2001:db8::1", "fe80::5"];
-    assert_eq!(device.gids.iter().map(ToString::to_string).collect::<Vec<_>>(), expected);
-    assert_eq!(device.gids.iter().map(Gid::address).collect::<Vec<_>>(), device.addresses);
-    assert_eq!(device.gids[0].to_sysfs(), "0000:0000:0000:0000:0000:ffff:0a01:0203");
-    assert_eq!("0000:0000:0000:0000:0000:ffff:0a01:0203".parse::<Gid>().unwrap(), device.gids[0]);
+    let device = Device::new(
+        "metaroce0",
+        &interface(
+            "e",
+            2,
+            &["fe80::5", "2001:db8::1", "10.1.2.3", "10.1.2.4", "10.1.2.3"],
+        ),
+    );
+    let expected = [
+        "::ffff:10.1.2.3",
+        "::ffff:10.1.2.4",
+        "2001:db8::1",
+        "fe80::5",
+    ];
+    assert_eq!(
+        device
+            .gids
+            .iter()
+            .map(ToString::to_string)
+            .collect::<Vec<_>>(),
+        expected
+    );
+    assert_eq!(
+        device.gids.iter().map(Gid::address).collect::<Vec<_>>(),
+        device.addresses
+    );
+    assert_eq!(
+        device.gids[0].to_sysfs(),
+        "0000:0000:0000:0000:0000:ffff:0a01:0203"
+    );
+    assert_eq!(
+        "0000:0000:0000:0000:0000:ffff:0a01:0203"
+            .parse::<Gid>()
+            .unwrap(),
+        device.gids[0]
+    );
     assert!("0000:0000".parse::<Gid>().is_err());
     assert_eq!(device.gid(3), Some(device.gids[3]));
     assert_eq!(device.gid(4), None);
@@ -136,7 +200,10 @@ fn mtu_codes(#[case] mtu_bytes: u32, #[case] code: u32) {
 #[test]
 fn this_host_has_interfaces() {
     let list = interfaces().unwrap();
-    let lo = list.iter().find(|i| i.loopback).expect("a loopback interface");
+    let lo = list
+        .iter()
+        .find(|i| i.loopback)
+        .expect("a loopback interface");
     assert_eq!((lo.name.as_str(), lo.index, lo.ethernet), ("lo", 1, false));
     assert!(lo.mtu_bytes >= 1500);
 }

@@ -55,10 +55,22 @@ pub const PLUGIN_STEM: &str = "lib/libmetaroce";
 /// What belongs into the tree of these devices.
 pub fn contents(devices: &[Device], host: &HostDevices, libraries: &Libraries) -> Contents {
     let mut tree = host.contents();
-    file(&mut tree, "sys/class/infiniband_verbs/abi_version", VERBS_ABI_VERSION);
-    file(&mut tree, "etc/libibverbs.d/metaroce.driver", format!("driver {ROOT}/{PLUGIN_STEM}"));
+    file(
+        &mut tree,
+        "sys/class/infiniband_verbs/abi_version",
+        VERBS_ABI_VERSION,
+    );
+    file(
+        &mut tree,
+        "etc/libibverbs.d/metaroce.driver",
+        format!("driver {ROOT}/{PLUGIN_STEM}"),
+    );
     for abi in crate::plugin::private_abis() {
-        link(&mut tree, format!("{PLUGIN_STEM}-rdmav{abi}.so"), &libraries.plugin);
+        link(
+            &mut tree,
+            format!("{PLUGIN_STEM}-rdmav{abi}.so"),
+            &libraries.plugin,
+        );
     }
     link(&mut tree, SHIM_LINK, &libraries.shim);
     for (device, number) in devices.iter().zip(host.first_free_uverbs()..) {
@@ -81,14 +93,22 @@ fn add_device(tree: &mut Contents, device: &Device, uverbs_number: usize) {
     file(tree, format!("{verbs}/abi_version"), DRIVER_ABI_VERSION);
     file(tree, format!("{verbs}/ibdev"), &device.name);
     file(tree, format!("{verbs}/dev"), NULL_DEVICE_NUMBER);
-    link(tree, format!("dev/infiniband/uverbs{uverbs_number}"), NULL_DEVICE);
+    link(
+        tree,
+        format!("dev/infiniband/uverbs{uverbs_number}"),
+        NULL_DEVICE,
+    );
 
     let class = format!("sys/class/infiniband/{}", device.name);
     let guid = guid_text(device.node_guid);
     file(tree, format!("{class}/node_type"), "1: CA");
     file(tree, format!("{class}/node_guid"), &guid);
     file(tree, format!("{class}/sys_image_guid"), guid);
-    file(tree, format!("{class}/node_desc"), format!("metaroce on {}", device.interface));
+    file(
+        tree,
+        format!("{class}/node_desc"),
+        format!("metaroce on {}", device.interface),
+    );
     file(tree, format!("{class}/fw_ver"), env!("CARGO_PKG_VERSION"));
     if let Some(target) = host::device_directory(device) {
         link(tree, format!("{class}/device"), target);
@@ -97,11 +117,19 @@ fn add_device(tree: &mut Contents, device: &Device, uverbs_number: usize) {
 }
 
 fn add_port(tree: &mut Contents, device: &Device, port: &str) {
-    let (state, physical) = if device.active { ("4: ACTIVE", "5: LinkUp") } else { ("1: DOWN", "3: Disabled") };
+    let (state, physical) = if device.active {
+        ("4: ACTIVE", "5: LinkUp")
+    } else {
+        ("1: DOWN", "3: Disabled")
+    };
     file(tree, format!("{port}/state"), state);
     file(tree, format!("{port}/phys_state"), physical);
     file(tree, format!("{port}/link_layer"), "Ethernet");
-    file(tree, format!("{port}/rate"), LinkRate::of(device.speed_mbps).text);
+    file(
+        tree,
+        format!("{port}/rate"),
+        LinkRate::of(device.speed_mbps).text,
+    );
     file(tree, format!("{port}/lid"), "0x0");
     file(tree, format!("{port}/lid_mask_count"), "0");
     file(tree, format!("{port}/sm_lid"), "0x0");
@@ -111,7 +139,11 @@ fn add_port(tree: &mut Contents, device: &Device, port: &str) {
     for (index, gid) in device.gids.iter().enumerate() {
         file(tree, format!("{port}/gids/{index}"), gid.to_sysfs());
         file(tree, format!("{port}/gid_attrs/types/{index}"), "RoCE v2");
-        file(tree, format!("{port}/gid_attrs/ndevs/{index}"), &device.interface);
+        file(
+            tree,
+            format!("{port}/gid_attrs/ndevs/{index}"),
+            &device.interface,
+        );
     }
 }
 

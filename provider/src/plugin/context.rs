@@ -31,7 +31,9 @@ const PROBE_BYTES: usize = 2 * FRONT_BYTES;
 /// Our part of a context. `None` before it is open and after it is closed.
 type Own = Option<Arc<verbs::Context>>;
 
-const _: () = assert!(size_of::<ibv_context>() <= OWN_OFFSET_BYTES && OWN_OFFSET_BYTES % align_of::<Own>() == 0);
+const _: () = assert!(
+    size_of::<ibv_context>() <= OWN_OFFSET_BYTES && OWN_OFFSET_BYTES % align_of::<Own>() == 0
+);
 
 fn own_part(context: *mut ibv_context) -> *mut Own {
     context.cast::<u8>().wrapping_add(OWN_OFFSET_BYTES).cast()
@@ -45,7 +47,9 @@ fn own_part(context: *mut ibv_context) -> *mut Own {
 /// # Safety
 /// `context` is one that `alloc_context` returned and that is not closed during `'a`, as the rules of verbs demand of the
 /// program.
-pub(crate) unsafe fn context_of<'a>(context: *mut ibv_context) -> io::Result<&'a Arc<verbs::Context>> {
+pub(crate) unsafe fn context_of<'a>(
+    context: *mut ibv_context,
+) -> io::Result<&'a Arc<verbs::Context>> {
     // SAFETY: our part lies behind every context that we made.
     let own = unsafe { &*own_part(context) };
     own.as_ref().ok_or_else(|| os_error(libc::EINVAL))
@@ -71,14 +75,25 @@ unsafe fn open(device: *mut ibv_device, cmd_fd: OwnedFd) -> io::Result<*mut c_vo
         let library = Library::of_device(device);
         let name = CStr::from_ptr((*device).name.as_ptr());
         let directory = CStr::from_ptr((*device).ibdev_path.as_ptr());
-        (library, open_device(name, directory).inspect_err(|error| log::warn!("cannot open {name:?}: {error}"))?)
+        (
+            library,
+            open_device(name, directory)
+                .inspect_err(|error| log::warn!("cannot open {name:?}: {error}"))?,
+        )
     };
     // SAFETY: a device of this copy.
     let offset_bytes = unsafe { context_offset(library, device, &cmd_fd)? };
     let async_fd = duplicate(opened.async_fd())?;
     let command_fd = cmd_fd.as_raw_fd();
     // SAFETY: a device of this copy; the sizes leave room for `verbs_context` in front and our part behind.
-    let base = unsafe { library.new_context(device, command_fd, ALLOCATION_BYTES, FRONT_BYTES - offset_bytes) };
+    let base = unsafe {
+        library.new_context(
+            device,
+            command_fd,
+            ALLOCATION_BYTES,
+            FRONT_BYTES - offset_bytes,
+        )
+    };
     if base.is_null() {
         return Err(io::Error::last_os_error());
     }
@@ -119,7 +134,11 @@ fn duplicate(fd: c_int) -> io::Result<OwnedFd> {
     // SAFETY: duplicates a descriptor that the caller holds; the result is new and ours.
     unsafe {
         let copy = libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0);
-        if copy < 0 { Err(io::Error::last_os_error()) } else { Ok(OwnedFd::from_raw_fd(copy)) }
+        if copy < 0 {
+            Err(io::Error::last_os_error())
+        } else {
+            Ok(OwnedFd::from_raw_fd(copy))
+        }
     }
 }
 
@@ -128,7 +147,11 @@ fn duplicate(fd: c_int) -> io::Result<OwnedFd> {
 ///
 /// # Safety
 /// `device` is a device of this copy.
-unsafe fn context_offset(library: &Library, device: *mut ibv_device, cmd_fd: &OwnedFd) -> io::Result<usize> {
+unsafe fn context_offset(
+    library: &Library,
+    device: *mut ibv_device,
+    cmd_fd: &OwnedFd,
+) -> io::Result<usize> {
     let known = library.context_offset_bytes.load(Ordering::Acquire);
     if known != 0 {
         return Ok(known);
@@ -141,14 +164,20 @@ unsafe fn context_offset(library: &Library, device: *mut ibv_device, cmd_fd: &Ow
             return Err(io::Error::last_os_error());
         }
         let _closed_by_uninit = std::os::fd::IntoRawFd::into_raw_fd(spare_fd);
-        let is_device = |offset: &usize| probe.add(*offset).cast::<*mut ibv_device>().read() == device;
-        let found = (SMALLEST_CONTEXT_OFFSET_BYTES..FRONT_BYTES).step_by(8).find(is_device);
+        let is_device =
+            |offset: &usize| probe.add(*offset).cast::<*mut ibv_device>().read() == device;
+        let found = (SMALLEST_CONTEXT_OFFSET_BYTES..FRONT_BYTES)
+            .step_by(8)
+            .find(is_device);
         library.uninit_context(probe.cast());
         libc::free(probe.cast());
         found
     };
     let Some(offset_bytes) = found else {
-        log::error!("{}: ibv_context not found in verbs_context", library.file.to_string_lossy());
+        log::error!(
+            "{}: ibv_context not found in verbs_context",
+            library.file.to_string_lossy()
+        );
         return Err(os_error(libc::ENOSYS));
     };
     if offset_bytes != library.release.context_offset_bytes {
@@ -158,7 +187,9 @@ unsafe fn context_offset(library: &Library, device: *mut ibv_device, cmd_fd: &Ow
             library.release.context_offset_bytes
         );
     }
-    library.context_offset_bytes.store(offset_bytes, Ordering::Release);
+    library
+        .context_offset_bytes
+        .store(offset_bytes, Ordering::Release);
     Ok(offset_bytes)
 }
 

@@ -85,7 +85,11 @@ pub(super) struct Slot {
 
 /// Calls `visit` with the file name and the description of every loaded object that has a dynamic section.
 pub(super) fn with_loaded_objects(visit: &mut dyn FnMut(&CStr, &Object)) {
-    unsafe extern "C" fn each(info: *mut libc::dl_phdr_info, _size: usize, data: *mut c_void) -> c_int {
+    unsafe extern "C" fn each(
+        info: *mut libc::dl_phdr_info,
+        _size: usize,
+        data: *mut c_void,
+    ) -> c_int {
         super::boundary::guarded(0, || {
             // SAFETY: the dynamic linker passes a valid description, with the object loaded while its lock is held;
             // `data` is the closure that `with_loaded_objects` passed, which outlives the walk.
@@ -139,7 +143,11 @@ impl Object {
     fn note(&mut self, entry: &DynamicEntry) {
         // glibc relocates most addresses of the dynamic section in memory, but not DT_VERDEF; other libraries none.
         let value = entry.value as usize;
-        let address = if value < self.base { value.wrapping_add(self.base) } else { value };
+        let address = if value < self.base {
+            value.wrapping_add(self.base)
+        } else {
+            value
+        };
         let count = value / size_of::<Relocation>();
         match entry.tag {
             DT_SYMTAB => self.symbols = address as *const _,
@@ -149,7 +157,9 @@ impl Object {
             DT_PLTRELSZ => self.relocations[0].1 = count,
             DT_RELASZ => self.relocations[1].1 = count,
             DT_VERDEF => self.version_definitions = address as *const _,
-            DT_VERDEFNUM => self.version_definition_count = entry.value.min(MAX_VERSION_DEFINITIONS),
+            DT_VERDEFNUM => {
+                self.version_definition_count = entry.value.min(MAX_VERSION_DEFINITIONS)
+            }
             _ => {}
         }
     }
@@ -209,7 +219,10 @@ impl Object {
                     let symbol = &*self.symbols.add((relocation.info >> 32) as usize);
                     if SLOT_TYPES.contains(&kind) && self.string(symbol.st_name) == name {
                         let address = self.base.wrapping_add(relocation.offset as usize);
-                        slots.push(Slot { address, read_only: self.is_read_only(address) });
+                        slots.push(Slot {
+                            address,
+                            read_only: self.is_read_only(address),
+                        });
                     }
                 }
             }
@@ -220,7 +233,8 @@ impl Object {
     /// Whether `address` lies in a page that was made read-only after relocation: a lazily bound table is not.
     fn is_read_only(&self, address: usize) -> bool {
         let page = page_bytes();
-        self.relro.is_some_and(|(start, end)| address >= start && address < end / page * page)
+        self.relro
+            .is_some_and(|(start, end)| address >= start && address < end / page * page)
     }
 }
 

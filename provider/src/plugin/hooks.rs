@@ -54,7 +54,10 @@ thread_local! {
 /// Says that libibverbs's calls on `fd` are for us. False if there are too many contexts.
 pub(super) fn own(fd: c_int) -> bool {
     for (place, slot) in COMMAND_FDS.iter().enumerate() {
-        if slot.compare_exchange(NO_FD, fd, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+        if slot
+            .compare_exchange(NO_FD, fd, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
+        {
             COMMAND_FDS_USED.fetch_max(place + 1, Ordering::AcqRel);
             return true;
         }
@@ -65,7 +68,10 @@ pub(super) fn own(fd: c_int) -> bool {
 /// Takes back [`own`].
 pub(super) fn disown(fd: c_int) {
     for slot in &COMMAND_FDS[..COMMAND_FDS_USED.load(Ordering::Acquire)] {
-        if slot.compare_exchange(fd, NO_FD, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+        if slot
+            .compare_exchange(fd, NO_FD, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
+        {
             return;
         }
     }
@@ -73,7 +79,10 @@ pub(super) fn disown(fd: c_int) {
 
 fn is_ours(fd: c_int) -> bool {
     let used = COMMAND_FDS_USED.load(Ordering::Acquire);
-    fd >= 0 && COMMAND_FDS[..used].iter().any(|slot| slot.load(Ordering::Acquire) == fd)
+    fd >= 0
+        && COMMAND_FDS[..used]
+            .iter()
+            .any(|slot| slot.load(Ordering::Acquire) == fd)
 }
 
 /// Points the slots of `object` to the hooks.
@@ -89,7 +98,9 @@ pub(super) unsafe fn install(object: &Object) {
         // SAFETY: the object is loaded.
         let slots = unsafe { object.slots_of(name) };
         if slots.is_empty() {
-            log::warn!("no slot for {name:?} in this libibverbs: completion channels will not work");
+            log::warn!(
+                "no slot for {name:?} in this libibverbs: completion channels will not work"
+            );
         }
         for slot in slots {
             // SAFETY: the slot is one of a loaded object and holds the address of a function of the hook's type.
@@ -107,8 +118,12 @@ unsafe fn redirect(object: &Object, slot: Slot, hook: *mut c_void, next: &Atomic
     let cell = unsafe { AtomicPtr::<c_void>::from_ptr(slot.address as *mut *mut c_void) };
     let old = cell.load(Ordering::Acquire);
     // A slot that was not bound yet points into the object's own table of stubs; calling that would bind it anew and
-    // undo the hook.
-    if old != hook && object_base_of(old).is_some_and(|base| base != object.base()) {
+    // undo the hook. Nor does the C library's function replace another plugin's hook that an earlier copy showed.
+    let next_is_known = !next.load(Ordering::Acquire).is_null();
+    let base = object_base_of(old);
+    let own_stub = base.is_none() || base == Some(object.base());
+    let plain = base == object_base_of(libc::getpid as *const c_void);
+    if old != hook && !own_stub && !(plain && next_is_known) {
         next.store(old, Ordering::Release);
     }
     let protect = |protection| {
@@ -127,7 +142,11 @@ unsafe fn redirect(object: &Object, slot: Slot, hook: *mut c_void, next: &Atomic
 }
 
 /// Calls `through` with the next function, or `direct` if there is none or this thread is inside a hook already.
-fn pass_on<T>(next: &AtomicPtr<c_void>, through: impl FnOnce(*mut c_void) -> T, direct: impl FnOnce() -> T) -> T {
+fn pass_on<T>(
+    next: &AtomicPtr<c_void>,
+    through: impl FnOnce(*mut c_void) -> T,
+    direct: impl FnOnce() -> T,
+) -> T {
     let next = next.load(Ordering::Acquire);
     if next.is_null() || INSIDE.replace(true) {
         return direct();

@@ -9,8 +9,8 @@ use super::elf::{self, Object};
 use super::op_tables::Release;
 use super::{ops, register};
 use crate::abi::{
-    VerbsInitAndAllocContext, VerbsRegisterDriver, VerbsSetOps, VerbsUninitContext, ibv_device, verbs_device,
-    verbs_device_ops,
+    VerbsInitAndAllocContext, VerbsRegisterDriver, VerbsSetOps, VerbsUninitContext, ibv_device,
+    verbs_device, verbs_device_ops,
 };
 use std::ffi::{CStr, CString, c_void};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -31,7 +31,10 @@ impl Versions {
         for name in names {
             if let Some(minor) = name.strip_prefix("IBVERBS_1.").and_then(|n| n.parse().ok()) {
                 versions.public_minor = versions.public_minor.max(minor);
-            } else if let Some(abi) = name.strip_prefix("IBVERBS_PRIVATE_").and_then(|n| n.parse().ok()) {
+            } else if let Some(abi) = name
+                .strip_prefix("IBVERBS_PRIVATE_")
+                .and_then(|n| n.parse().ok())
+            {
                 versions.private_abi = abi;
             }
         }
@@ -53,7 +56,11 @@ pub(super) fn find_all() -> Vec<Found> {
         // SAFETY: inside the walk the object is loaded.
         let names = unsafe { object.defined_versions() };
         if let Some(versions) = Versions::from_names(names.iter().map(String::as_str)) {
-            found.push(Found { file: file.to_owned(), object: object.clone(), versions });
+            found.push(Found {
+                file: file.to_owned(),
+                object: object.clone(),
+                versions,
+            });
         }
     });
     found
@@ -91,7 +98,10 @@ impl Library {
     /// Looks up what we need of a copy, and pins it in memory. `None` if it is not (any more) the object that was found,
     /// or lacks one of the four functions, or its layout is unknown: then it is left alone.
     pub(super) fn open(found: &Found) -> Option<Box<Self>> {
-        let Versions { private_abi, public_minor } = found.versions;
+        let Versions {
+            private_abi,
+            public_minor,
+        } = found.versions;
         let Some(release) = Release::find(private_abi, public_minor) else {
             log::warn!(
                 "{}: the layout of this libibverbs (IBVERBS_PRIVATE_{private_abi}, IBVERBS_1.{public_minor}) is not \
@@ -103,7 +113,8 @@ impl Library {
         // The handle is never closed: without it, dlclose by the program would unload the copy under our pointers, and
         // the copy that is loaded next would not find us, because our constructor runs only once.
         // SAFETY: RTLD_NOLOAD runs no constructors; the name is NUL-terminated.
-        let handle = unsafe { libc::dlopen(found.file.as_ptr(), libc::RTLD_NOLOAD | libc::RTLD_LAZY) };
+        let handle =
+            unsafe { libc::dlopen(found.file.as_ptr(), libc::RTLD_NOLOAD | libc::RTLD_LAZY) };
         if handle.is_null() {
             return None;
         }
@@ -120,22 +131,22 @@ impl Library {
                 ops: ops::laid_out(&release.op_table()),
                 context_offset_bytes: AtomicUsize::new(0),
                 registered: AtomicBool::new(false),
-                init_and_alloc_context: std::mem::transmute::<*mut c_void, VerbsInitAndAllocContext>(own_symbol(
+                init_and_alloc_context: std::mem::transmute::<*mut c_void, VerbsInitAndAllocContext>(
+                    own_symbol(handle, c"_verbs_init_and_alloc_context", base)?,
+                ),
+                set_ops: std::mem::transmute::<*mut c_void, VerbsSetOps>(own_symbol(
                     handle,
-                    c"_verbs_init_and_alloc_context",
+                    c"verbs_set_ops",
                     base,
                 )?),
-                set_ops: std::mem::transmute::<*mut c_void, VerbsSetOps>(own_symbol(handle, c"verbs_set_ops", base)?),
                 uninit_context: std::mem::transmute::<*mut c_void, VerbsUninitContext>(own_symbol(
                     handle,
                     c"verbs_uninit_context",
                     base,
                 )?),
-                register_driver: std::mem::transmute::<*mut c_void, VerbsRegisterDriver>(own_symbol(
-                    handle,
-                    &register_name,
-                    base,
-                )?),
+                register_driver: std::mem::transmute::<*mut c_void, VerbsRegisterDriver>(
+                    own_symbol(handle, &register_name, base)?,
+                ),
             }))
         }
     }
@@ -172,7 +183,14 @@ impl Library {
         const DRIVER_UNKNOWN: u32 = 0;
         // SAFETY: the function of this copy with a device of this copy; the offset is passed as a pointer by its type.
         unsafe {
-            (self.init_and_alloc_context)(device, cmd_fd, size_bytes, offset_bytes as *mut c_void, DRIVER_UNKNOWN).cast()
+            (self.init_and_alloc_context)(
+                device,
+                cmd_fd,
+                size_bytes,
+                offset_bytes as *mut c_void,
+                DRIVER_UNKNOWN,
+            )
+            .cast()
         }
     }
 
@@ -211,5 +229,8 @@ unsafe fn own_symbol(handle: *mut c_void, name: &CStr, base: usize) -> Option<*m
 pub(super) fn object_base_of(address: *const c_void) -> Option<usize> {
     let mut info = std::mem::MaybeUninit::<libc::Dl_info>::zeroed();
     // SAFETY: dladdr accepts any address and fills the structure if it returns non-zero.
-    unsafe { (libc::dladdr(address, info.as_mut_ptr()) != 0).then(|| info.assume_init().dli_fbase as usize) }
+    unsafe {
+        (libc::dladdr(address, info.as_mut_ptr()) != 0)
+            .then(|| info.assume_init().dli_fbase as usize)
+    }
 }

@@ -24,6 +24,7 @@ mod ops_qp;
 mod ops_verbs;
 mod register;
 
+use crate::engine;
 use std::ffi::{c_char, c_void};
 use std::sync::Once;
 
@@ -38,6 +39,7 @@ const SHIM_SYMBOL: *const c_char = c"metaroce_shim_on_enumerate".as_ptr();
 extern "C" fn load() {
     boundary::guarded((), || {
         start_log();
+        forget_everything_in_forked_children();
         register::register_with_all();
         subscribe_to_shim();
     });
@@ -46,6 +48,29 @@ extern "C" fn load() {
 #[used]
 #[unsafe(link_section = ".init_array")]
 static CONSTRUCTOR: extern "C" fn() = load;
+
+/// Runs when the process ends by `exit`, after the program's own `atexit` functions: peers are told, so that they need not
+/// find out.
+extern "C" fn unload() {
+    boundary::guarded((), engine::close_all);
+}
+
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static DESTRUCTOR: extern "C" fn() = unload;
+
+/// A forked child must not touch the sockets and queue pairs of its parent.
+fn forget_everything_in_forked_children() {
+    unsafe extern "C" fn in_child() {
+        // One atomic operation: the child of a process with threads must do no more.
+        engine::after_fork_in_child();
+    }
+    // SAFETY: the function stays, as this object is never unloaded.
+    let result = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+    if result != 0 {
+        log::warn!("pthread_atfork failed ({result}): do not fork while devices are open");
+    }
+}
 
 /// Called by the shim, inside `ibv_get_device_list` of some copy; keeps errno as it was.
 extern "C" fn on_enumerate() {
@@ -56,7 +81,10 @@ extern "C" fn on_enumerate() {
 
 /// The private ABI numbers under which copies of libibverbs look for the plugin's file: `-rdmavNN.so`.
 pub(crate) fn private_abis() -> Vec<u32> {
-    let mut numbers: Vec<u32> = op_tables::RELEASES.iter().map(|release| release.private_abi).collect();
+    let mut numbers: Vec<u32> = op_tables::RELEASES
+        .iter()
+        .map(|release| release.private_abi)
+        .collect();
     numbers.dedup();
     numbers
 }

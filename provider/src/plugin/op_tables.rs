@@ -7,17 +7,82 @@
 
 /// Members of `verbs_context_ops` in rdma-core 36 … 58, in order.
 const BASE: [&str; 76] = [
-    "advise_mr", "alloc_dm", "alloc_mw", "alloc_null_mr", "alloc_parent_domain", "alloc_pd", "alloc_td", "async_event",
-    "attach_counters_point_flow", "attach_mcast", "bind_mw", "close_xrcd", "cq_event", "create_ah", "create_counters",
-    "create_cq", "create_cq_ex", "create_flow", "create_flow_action_esp", "create_qp", "create_qp_ex",
-    "create_rwq_ind_table", "create_srq", "create_srq_ex", "create_wq", "dealloc_mw", "dealloc_pd", "dealloc_td",
-    "dereg_mr", "destroy_ah", "destroy_counters", "destroy_cq", "destroy_flow", "destroy_flow_action", "destroy_qp",
-    "destroy_rwq_ind_table", "destroy_srq", "destroy_wq", "detach_mcast", "free_context", "free_dm", "get_srq_num",
-    "import_dm", "import_mr", "import_pd", "modify_cq", "modify_flow_action_esp", "modify_qp", "modify_qp_rate_limit",
-    "modify_srq", "modify_wq", "open_qp", "open_xrcd", "poll_cq", "post_recv", "post_send", "post_srq_ops",
-    "post_srq_recv", "query_device_ex", "query_ece", "query_port", "query_qp", "query_qp_data_in_order",
-    "query_rt_values", "query_srq", "read_counters", "reg_dm_mr", "reg_dmabuf_mr", "reg_mr", "req_notify_cq",
-    "rereg_mr", "resize_cq", "set_ece", "unimport_dm", "unimport_mr", "unimport_pd",
+    "advise_mr",
+    "alloc_dm",
+    "alloc_mw",
+    "alloc_null_mr",
+    "alloc_parent_domain",
+    "alloc_pd",
+    "alloc_td",
+    "async_event",
+    "attach_counters_point_flow",
+    "attach_mcast",
+    "bind_mw",
+    "close_xrcd",
+    "cq_event",
+    "create_ah",
+    "create_counters",
+    "create_cq",
+    "create_cq_ex",
+    "create_flow",
+    "create_flow_action_esp",
+    "create_qp",
+    "create_qp_ex",
+    "create_rwq_ind_table",
+    "create_srq",
+    "create_srq_ex",
+    "create_wq",
+    "dealloc_mw",
+    "dealloc_pd",
+    "dealloc_td",
+    "dereg_mr",
+    "destroy_ah",
+    "destroy_counters",
+    "destroy_cq",
+    "destroy_flow",
+    "destroy_flow_action",
+    "destroy_qp",
+    "destroy_rwq_ind_table",
+    "destroy_srq",
+    "destroy_wq",
+    "detach_mcast",
+    "free_context",
+    "free_dm",
+    "get_srq_num",
+    "import_dm",
+    "import_mr",
+    "import_pd",
+    "modify_cq",
+    "modify_flow_action_esp",
+    "modify_qp",
+    "modify_qp_rate_limit",
+    "modify_srq",
+    "modify_wq",
+    "open_qp",
+    "open_xrcd",
+    "poll_cq",
+    "post_recv",
+    "post_send",
+    "post_srq_ops",
+    "post_srq_recv",
+    "query_device_ex",
+    "query_ece",
+    "query_port",
+    "query_qp",
+    "query_qp_data_in_order",
+    "query_rt_values",
+    "query_srq",
+    "read_counters",
+    "reg_dm_mr",
+    "reg_dmabuf_mr",
+    "reg_mr",
+    "req_notify_cq",
+    "rereg_mr",
+    "resize_cq",
+    "set_ece",
+    "unimport_dm",
+    "unimport_mr",
+    "unimport_pd",
 ];
 
 /// A member that a release inserted, and the member that follows it.
@@ -31,13 +96,21 @@ const fn insert(name: &'static str, before: &'static str) -> Insertion {
 }
 
 /// Insertions of rdma-core 59.
-const SINCE_59: &[Insertion] =
-    &[insert("alloc_dmah", "alloc_mw"), insert("dealloc_dmah", "dealloc_mw"), insert("reg_mr_ex", "req_notify_cq")];
+const SINCE_59: &[Insertion] = &[
+    insert("alloc_dmah", "alloc_mw"),
+    insert("dealloc_dmah", "dealloc_mw"),
+    insert("reg_mr_ex", "req_notify_cq"),
+];
 /// Insertions of rdma-core 62.
-const SINCE_62: &[Insertion] =
-    &[insert("dm_export_dmabuf_fd", "free_context"), insert("query_port_speed", "query_qp")];
+const SINCE_62: &[Insertion] = &[
+    insert("dm_export_dmabuf_fd", "free_context"),
+    insert("query_port_speed", "query_qp"),
+];
 /// Insertions of rdma-core 64.
-const SINCE_64: &[Insertion] = &[insert("alloc_buf", "alloc_dm"), insert("free_buf", "free_context")];
+const SINCE_64: &[Insertion] = &[
+    insert("alloc_buf", "alloc_dm"),
+    insert("free_buf", "free_context"),
+];
 /// Insertions of rdma-core 65.
 const SINCE_65: &[Insertion] = &[
     insert("create_comp_cntr", "create_counters"),
@@ -69,12 +142,54 @@ pub(super) struct Release {
 
 /// Every layout that is known. The file names of the plugin end in `-rdmav<private_abi>.so`.
 pub(super) const RELEASES: &[Release] = &[
-    Release { private_abi: 34, public_minor: 14, rdma_core: "36 to 56", op_count: 76, context_offset_bytes: 320, insertions: &[] },
-    Release { private_abi: 57, public_minor: 14, rdma_core: "57, 58", op_count: 76, context_offset_bytes: 320, insertions: &[] },
-    Release { private_abi: 59, public_minor: 15, rdma_core: "59 to 61", op_count: 79, context_offset_bytes: 344, insertions: &[SINCE_59] },
-    Release { private_abi: 59, public_minor: 16, rdma_core: "62, 63", op_count: 81, context_offset_bytes: 352, insertions: &[SINCE_59, SINCE_62] },
-    Release { private_abi: 64, public_minor: 17, rdma_core: "64", op_count: 83, context_offset_bytes: 368, insertions: &[SINCE_59, SINCE_62, SINCE_64] },
-    Release { private_abi: 65, public_minor: 18, rdma_core: "65", op_count: 93, context_offset_bytes: 368, insertions: &[SINCE_59, SINCE_62, SINCE_64, SINCE_65] },
+    Release {
+        private_abi: 34,
+        public_minor: 14,
+        rdma_core: "36 to 56",
+        op_count: 76,
+        context_offset_bytes: 320,
+        insertions: &[],
+    },
+    Release {
+        private_abi: 57,
+        public_minor: 14,
+        rdma_core: "57, 58",
+        op_count: 76,
+        context_offset_bytes: 320,
+        insertions: &[],
+    },
+    Release {
+        private_abi: 59,
+        public_minor: 15,
+        rdma_core: "59 to 61",
+        op_count: 79,
+        context_offset_bytes: 344,
+        insertions: &[SINCE_59],
+    },
+    Release {
+        private_abi: 59,
+        public_minor: 16,
+        rdma_core: "62, 63",
+        op_count: 81,
+        context_offset_bytes: 352,
+        insertions: &[SINCE_59, SINCE_62],
+    },
+    Release {
+        private_abi: 64,
+        public_minor: 17,
+        rdma_core: "64",
+        op_count: 83,
+        context_offset_bytes: 368,
+        insertions: &[SINCE_59, SINCE_62, SINCE_64],
+    },
+    Release {
+        private_abi: 65,
+        public_minor: 18,
+        rdma_core: "65",
+        op_count: 93,
+        context_offset_bytes: 368,
+        insertions: &[SINCE_59, SINCE_62, SINCE_64, SINCE_65],
+    },
 ];
 
 /// A layout: the names of the members, in order.
@@ -91,7 +206,9 @@ impl OpTable {
 impl Release {
     /// The release with these version definitions, if it is known.
     pub(super) fn find(private_abi: u32, public_minor: u32) -> Option<&'static Self> {
-        RELEASES.iter().find(|r| r.private_abi == private_abi && r.public_minor == public_minor)
+        RELEASES
+            .iter()
+            .find(|r| r.private_abi == private_abi && r.public_minor == public_minor)
     }
 
     /// Its layout of `verbs_context_ops`.
@@ -102,9 +219,17 @@ impl Release {
         let mut names = BASE.to_vec();
         for insertion in self.insertions.iter().copied().flatten() {
             let place = names.iter().position(|name| *name == insertion.before);
-            names.insert(place.expect("every insertion names a member"), insertion.name);
+            names.insert(
+                place.expect("every insertion names a member"),
+                insertion.name,
+            );
         }
-        assert_eq!(names.len(), self.op_count, "table of rdma-core {}", self.rdma_core);
+        assert_eq!(
+            names.len(),
+            self.op_count,
+            "table of rdma-core {}",
+            self.rdma_core
+        );
         OpTable(names)
     }
 }
@@ -126,7 +251,9 @@ mod tests {
         #[case] public_minor: u32,
         #[case] count: usize,
     ) {
-        let table = Release::find(private_abi, public_minor).expect("known").op_table();
+        let table = Release::find(private_abi, public_minor)
+            .expect("known")
+            .op_table();
         assert_eq!(table.names().len(), count);
         // rdma-core keeps the structure sorted; an insertion in the wrong place would show.
         assert!(table.names().is_sorted(), "{:?}", table.names());
@@ -148,9 +275,20 @@ mod tests {
     #[case(65, 18, "inc_err_comp_cntr", "modify_cq")]
     #[case(65, 18, "read_counters", "read_err_comp_cntr")]
     #[case(65, 18, "set_ece", "set_err_comp_cntr")]
-    fn neighbours(#[case] private_abi: u32, #[case] public_minor: u32, #[case] first: &str, #[case] second: &str) {
-        let table = Release::find(private_abi, public_minor).expect("known").op_table();
-        let place = table.names().iter().position(|name| *name == first).expect(first);
+    fn neighbours(
+        #[case] private_abi: u32,
+        #[case] public_minor: u32,
+        #[case] first: &str,
+        #[case] second: &str,
+    ) {
+        let table = Release::find(private_abi, public_minor)
+            .expect("known")
+            .op_table();
+        let place = table
+            .names()
+            .iter()
+            .position(|name| *name == first)
+            .expect(first);
         assert_eq!(table.names()[place + 1], second);
     }
 
@@ -170,7 +308,15 @@ mod tests {
 
     #[test]
     fn unknown_pairs_are_not_guessed() {
-        for pair in [(34, 13), (34, 15), (33, 14), (59, 14), (64, 16), (66, 18), (0, 0)] {
+        for pair in [
+            (34, 13),
+            (34, 15),
+            (33, 14),
+            (59, 14),
+            (64, 16),
+            (66, 18),
+            (0, 0),
+        ] {
             assert!(Release::find(pair.0, pair.1).is_none(), "{pair:?}");
         }
     }

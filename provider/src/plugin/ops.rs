@@ -21,6 +21,10 @@ pub(super) fn all() -> impl Iterator<Item = &'static Op> {
 
 /// The ops laid out for `verbs_set_ops` of a libibverbs that has this table; NULL where we have none.
 pub(super) fn laid_out(table: &OpTable) -> Vec<*const c_void> {
-    let of_name = |name: &&str| all().find(|op| op.name == *name).map_or(std::ptr::null(), |op| op.function);
+    let of_name = |name: &&str| {
+        all()
+            .find(|op| op.name == *name)
+            .map_or(std::ptr::null(), |op| op.function)
+    };
     table.names().iter().map(of_name).collect()
 }

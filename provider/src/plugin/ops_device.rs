@@ -10,15 +10,42 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 
 /// The ops of this file, by name.
 pub(crate) static OPS: &[Op] = &[
-    Op { name: "alloc_mw", function: alloc_mw as *const c_void },
-    Op { name: "bind_mw", function: bind_mw as *const c_void },
-    Op { name: "dealloc_mw", function: dealloc_mw as *const c_void },
-    Op { name: "free_context", function: context::free_context as *const c_void },
-    Op { name: "query_device_ex", function: query_device_ex as *const c_void },
-    Op { name: "query_ece", function: ece as *const c_void },
-    Op { name: "query_port", function: query_port as *const c_void },
-    Op { name: "reg_dmabuf_mr", function: reg_dmabuf_mr as *const c_void },
-    Op { name: "set_ece", function: ece as *const c_void },
+    Op {
+        name: "alloc_mw",
+        function: alloc_mw as *const c_void,
+    },
+    Op {
+        name: "bind_mw",
+        function: bind_mw as *const c_void,
+    },
+    Op {
+        name: "dealloc_mw",
+        function: dealloc_mw as *const c_void,
+    },
+    Op {
+        name: "free_context",
+        function: context::free_context as *const c_void,
+    },
+    Op {
+        name: "query_device_ex",
+        function: query_device_ex as *const c_void,
+    },
+    Op {
+        name: "query_ece",
+        function: ece as *const c_void,
+    },
+    Op {
+        name: "query_port",
+        function: query_port as *const c_void,
+    },
+    Op {
+        name: "reg_dmabuf_mr",
+        function: reg_dmabuf_mr as *const c_void,
+    },
+    Op {
+        name: "set_ece",
+        function: ece as *const c_void,
+    },
 ];
 
 /// The only port.
@@ -75,7 +102,8 @@ unsafe extern "C" fn query_device_ex(
         // SAFETY: libibverbs passes a context of ours, and `size_bytes` writable bytes.
         unsafe {
             let unknown_request = !input.is_null() && (*input).comp_mask != 0;
-            if unknown_request || attributes.is_null() || size_bytes < size_of::<ibv_device_attr>() {
+            if unknown_request || attributes.is_null() || size_bytes < size_of::<ibv_device_attr>()
+            {
                 return Err(os_error(libc::EINVAL));
             }
             let device = &context_of(context)?.device;
@@ -151,7 +179,11 @@ fn c_text<const N: usize>(text: &str) -> [c_char; N] {
 }
 
 /// The op `query_port`. libibverbs passes a structure at least as long as that of rdma-core 44, zeroed.
-unsafe extern "C" fn query_port(context: *mut ibv_context, port: u8, attributes: *mut ibv_port_attr) -> c_int {
+unsafe extern "C" fn query_port(
+    context: *mut ibv_context,
+    port: u8,
+    attributes: *mut ibv_port_attr,
+) -> c_int {
     status(|| {
         if port != PORT || attributes.is_null() {
             return Err(os_error(libc::EINVAL));
@@ -168,7 +200,11 @@ unsafe extern "C" fn query_port(context: *mut ibv_context, port: u8, attributes:
 fn port_attributes(device: &Device) -> ibv_port_attr {
     let rate = LinkRate::of(device.speed_mbps);
     ibv_port_attr {
-        state: if device.active { IBV_PORT_ACTIVE } else { IBV_PORT_DOWN },
+        state: if device.active {
+            IBV_PORT_ACTIVE
+        } else {
+            IBV_PORT_DOWN
+        },
         max_mtu: IBV_MTU_4096,
         active_mtu: active_mtu_code(device.mtu_bytes),
         gid_tbl_len: device.gids.len() as c_int,
@@ -178,7 +214,11 @@ fn port_attributes(device: &Device) -> ibv_port_attr {
         max_vl_num: ONE_VIRTUAL_LANE,
         active_width: rate.width,
         active_speed: rate.speed,
-        phys_state: if device.active { PHYSICAL_LINK_UP } else { PHYSICAL_DISABLED },
+        phys_state: if device.active {
+            PHYSICAL_LINK_UP
+        } else {
+            PHYSICAL_DISABLED
+        },
         link_layer: IBV_LINK_LAYER_ETHERNET as u8,
         ..ibv_port_attr::default()
     }

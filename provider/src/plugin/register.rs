@@ -1,9 +1,9 @@
 //! Registration with every copy of libibverbs, and the ops by which it makes our devices.
 
 use super::boundary::guarded;
+use super::context;
 use super::hooks;
 use super::libraries::{self, Library};
-use super::context;
 use crate::abi::{verbs_device, verbs_device_ops, verbs_match_ent, verbs_sysfs_dev};
 use crate::device::NAME_PREFIX;
 use std::ffi::CStr;
@@ -18,7 +18,8 @@ const MAX_LIBRARIES: usize = 32;
 const REGISTRATION_WAIT: Duration = Duration::from_millis(100);
 
 /// The copies that know us; filled from the front, never emptied.
-static LIBRARIES: [AtomicPtr<Library>; MAX_LIBRARIES] = [const { AtomicPtr::new(std::ptr::null_mut()) }; MAX_LIBRARIES];
+static LIBRARIES: [AtomicPtr<Library>; MAX_LIBRARIES] =
+    [const { AtomicPtr::new(std::ptr::null_mut()) }; MAX_LIBRARIES];
 
 /// We match by name only, but libibverbs walks the table without a look at the pointer: this is its end.
 struct MatchTable([verbs_match_ent; 1]);
@@ -55,7 +56,9 @@ pub(super) fn register_with_all() {
         if wait_if_known(found.object.base()) {
             continue;
         }
-        let Some(library) = Library::open(&found) else { continue };
+        let Some(library) = Library::open(&found) else {
+            continue;
+        };
         if let Some(library) = claim(library) {
             // SAFETY: `Library::open` pinned the object in memory.
             unsafe { hooks::install(&library.object) };
@@ -75,7 +78,9 @@ fn wait_if_known(base: usize) -> bool {
         // Acquire: pairs with the release of `claim`.
         let library = slot.load(Ordering::Acquire);
         // SAFETY: entries are leaked boxes.
-        let Some(library) = (unsafe { library.as_ref() }) else { return false };
+        let Some(library) = (unsafe { library.as_ref() }) else {
+            return false;
+        };
         if library.object.base() == base {
             let step = Duration::from_micros(100);
             let mut waited = Duration::ZERO;
@@ -96,7 +101,12 @@ fn claim(library: Box<Library>) -> Option<&'static Library> {
     let library = Box::into_raw(library);
     for slot in &LIBRARIES {
         // Release: publishes the fields of the entry; acquire on failure, since the other's entry is read.
-        match slot.compare_exchange(std::ptr::null_mut(), library, Ordering::AcqRel, Ordering::Acquire) {
+        match slot.compare_exchange(
+            std::ptr::null_mut(),
+            library,
+            Ordering::AcqRel,
+            Ordering::Acquire,
+        ) {
             // SAFETY: the pointer is that of a box, now leaked.
             Ok(_) => return Some(unsafe { &*library }),
             // SAFETY: entries are leaked boxes.

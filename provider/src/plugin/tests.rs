@@ -12,7 +12,10 @@ fn reads_the_version_definitions_of_libc() {
             // SAFETY: inside the walk the object is loaded.
             let versions = unsafe { object.defined_versions() };
             assert!(versions.iter().any(|v| v == "GLIBC_2.17"), "{versions:?}");
-            assert!(versions.iter().any(|v| v == "GLIBC_PRIVATE"), "{versions:?}");
+            assert!(
+                versions.iter().any(|v| v == "GLIBC_PRIVATE"),
+                "{versions:?}"
+            );
             seen += 1;
         }
     });
@@ -26,7 +29,10 @@ fn finds_the_slots_of_an_imported_function() {
         for slot in unsafe_slots(object, c"write") {
             // SAFETY: a slot is a pointer in the object's data, which is mapped.
             let target = unsafe { *(slot.address as *const *const std::ffi::c_void) };
-            assert!(libraries::object_base_of(target).is_some(), "a slot holds the address of a function");
+            assert!(
+                libraries::object_base_of(target).is_some(),
+                "a slot holds the address of a function"
+            );
             slots += 1;
         }
         assert!(unsafe_slots(object, c"no such function").is_empty());
@@ -42,8 +48,20 @@ fn unsafe_slots(object: &elf::Object, name: &CStr) -> Vec<elf::Slot> {
 #[test]
 fn a_libibverbs_is_known_by_what_it_defines() {
     let of = |names: &[&str]| Versions::from_names(names.iter().copied());
-    let debian = of(&["libibverbs.so.1", "IBVERBS_1.0", "IBVERBS_1.14", "IBVERBS_1.9", "IBVERBS_PRIVATE_34"]);
-    assert_eq!(debian, Some(Versions { private_abi: 34, public_minor: 14 }));
+    let debian = of(&[
+        "libibverbs.so.1",
+        "IBVERBS_1.0",
+        "IBVERBS_1.14",
+        "IBVERBS_1.9",
+        "IBVERBS_PRIVATE_34",
+    ]);
+    assert_eq!(
+        debian,
+        Some(Versions {
+            private_abi: 34,
+            public_minor: 14
+        })
+    );
     assert_eq!(of(&["libmlx5.so.1", "MLX5_1.0"]), None);
     assert_eq!(of(&[]), None);
     assert_eq!(of(&["IBVERBS_1.14", "IBVERBS_PRIVATE_x"]), None);
@@ -62,7 +80,11 @@ fn every_op_has_a_place_and_only_one_function() {
     for (place, name) in names.iter().enumerate() {
         assert!(!names[..place].contains(name), "{name} is given twice");
         for release in super::op_tables::RELEASES {
-            assert!(release.op_table().names().contains(name), "{name} is no op of rdma-core {}", release.rdma_core);
+            assert!(
+                release.op_table().names().contains(name),
+                "{name} is no op of rdma-core {}",
+                release.rdma_core
+            );
         }
     }
 }
@@ -70,12 +92,25 @@ fn every_op_has_a_place_and_only_one_function() {
 /// What libibverbs calls unchecked must not keep its own function, which would be taken for a result.
 #[test]
 fn nothing_that_is_called_unchecked_is_left_out() {
-    let table = super::op_tables::Release::find(34, 14).expect("known").op_table();
+    let table = super::op_tables::Release::find(34, 14)
+        .expect("known")
+        .op_table();
     let functions = super::ops::laid_out(&table);
     assert_eq!(functions.len(), table.names().len());
     for name in [
-        "bind_mw", "dealloc_mw", "free_context", "poll_cq", "post_recv", "post_send", "post_srq_recv", "query_device_ex",
-        "query_port", "reg_dmabuf_mr", "req_notify_cq", "set_ece", "query_ece",
+        "bind_mw",
+        "dealloc_mw",
+        "free_context",
+        "poll_cq",
+        "post_recv",
+        "post_send",
+        "post_srq_recv",
+        "query_device_ex",
+        "query_port",
+        "reg_dmabuf_mr",
+        "req_notify_cq",
+        "set_ece",
+        "query_ece",
     ] {
         let place = table.names().iter().position(|n| *n == name).expect(name);
         assert!(!functions[place].is_null(), "{name}");

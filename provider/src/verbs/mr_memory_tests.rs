@@ -150,7 +150,7 @@ fn places_every_length_at_every_alignment_and_nothing_beside() {
 #[case::copied(4_096)]
 #[case::copied_unaligned_head(4_089)]
 fn who_sees_the_last_word_sees_all(#[case] length: usize) {
-    const ROUNDS: u64 = 20_000;
+    const ROUNDS: u64 = 3_000;
     let mut words = vec![0_u64; 512];
     let start = words.as_mut_ptr() as u64;
     // The end is aligned, as a flag is; the start need not be.
@@ -166,11 +166,11 @@ fn who_sees_the_last_word_sees_all(#[case] length: usize) {
             // by a copy that happens before the store which is acquired here.
             let last = unsafe { AtomicU64::from_ptr((start + 4_088) as *mut u64) };
             for round in 1..=ROUNDS {
-                while last.load(Ordering::Acquire) != round * 0x0101_0101_0101_0101 {
+                while last.load(Ordering::Acquire) != round {
                     if stop.load(Ordering::Relaxed) {
                         return;
                     }
-                    std::hint::spin_loop();
+                    thread::yield_now();
                 }
                 for place in offset..4_088 {
                     // SAFETY: as above.
@@ -180,19 +180,17 @@ fn who_sees_the_last_word_sees_all(#[case] length: usize) {
                 acknowledged.store(round, Ordering::Release);
             }
         });
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + Duration::from_secs(3);
         let mut rounds = 0;
-        // Only values that fit a byte pattern; the reader compares the low byte.
         for round in 1..=ROUNDS {
-            let pattern = round.wrapping_mul(0x0101_0101_0101_0101);
             let mut bytes = vec![round as u8; length];
-            bytes[length - 8..].copy_from_slice(&pattern.to_ne_bytes());
+            bytes[length - 8..].copy_from_slice(&round.to_ne_bytes());
             table.place(PD, key, offset as u64, &bytes).expect("inside");
             while acknowledged.load(Ordering::Acquire) != round {
                 if reader.is_finished() || Instant::now() > deadline {
                     break;
                 }
-                std::hint::spin_loop();
+                thread::yield_now();
             }
             if reader.is_finished() || Instant::now() > deadline {
                 break;
@@ -201,7 +199,7 @@ fn who_sees_the_last_word_sees_all(#[case] length: usize) {
         }
         stop.store(true, Ordering::Relaxed);
         reader.join().expect("the reader saw a late byte");
-        assert!(rounds > 100, "only {rounds} rounds in 20 s");
+        assert!(rounds > 20, "only {rounds} rounds in 3 s");
     });
 }
 
@@ -217,7 +215,7 @@ fn words_become_visible_in_ascending_order() {
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {
-            for value in 1..200_000_u64 {
+            for value in 1..30_000_u64 {
                 let bytes: Vec<u8> = std::iter::repeat_n(value.to_ne_bytes(), WORDS).flatten().collect();
                 table.place(PD, key, 0, &bytes).expect("inside");
             }

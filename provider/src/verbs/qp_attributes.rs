@@ -11,9 +11,9 @@ use super::qp_state::Mask;
 /// The only port.
 pub const PORT: u8 = 1;
 
-/// Access flags that a queue pair or region may be given: the seven of verbs, and the optional range, of which unknown
+/// Access flags that a queue pair or region may be given: the eight of verbs, and the optional range, of which unknown
 /// ones are ignored.
-pub const KNOWN_ACCESS: u32 = 0x7f | 0x3ff0_0000;
+pub const KNOWN_ACCESS: u32 = 0xff | 0x3ff0_0000;
 
 /// Where the peer is (`struct ibv_ah_attr`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -1,1 +1,42 @@
-//! Deterministic simulator over the very same transport code
+//! A deterministic simulator: nodes that each hold one [`metaroce_proto::endpoint::Endpoint`], the very code that the
+//! provider runs, over a network in virtual time that loses, reorders, duplicates, damages and delays.
+//!
+//! Nothing here reads a clock, starts a thread or draws a random number that does not come from the seed of a
+//! [`scenario::Scenario`]: the same seed gives the same run, packet by packet. `world` is the event loop, `network` what
+//! happens to a datagram, `node` one host and how it drives its endpoint, `memory` its regions and receive queues,
+//! `program` and `workload` what the simulated programs do, `checker` the contract of verbs, which knows nothing of the
+//! transport, and `scenario` draws all of that from a seed. Run `cargo run -p metaroce-sim --release -- --help`.
+
+pub mod checker;
+pub mod content;
+pub mod memory;
+pub mod network;
+pub mod node;
+pub mod program;
+pub mod report;
+pub mod scenario;
+pub mod trace;
+pub mod workload;
+pub mod world;
+
+use std::fmt;
+
+/// A simulated host.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct NodeId(pub usize);
+
+/// One life of one queue pair of one node, with the program that uses it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct AgentId(pub usize);
+
+impl fmt::Display for NodeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "n{}", self.0)
+    }
+}
+
+impl fmt::Display for AgentId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "agent {}", self.0)
+    }
+}

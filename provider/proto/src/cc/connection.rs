@@ -11,11 +11,11 @@
 use crate::types::{Driving, Time};
 use crate::wire::{AckNumber, Allowance, GRANT_UNLIMITED};
 
-/// A connection idle for so many round trips is cold again: others were given its share.
+/// A connection idle for so many round trips is cold again (WIRE 8.12): others were given its share.
 const COLD_AFTER_RTTS: u64 = 10;
 /// Idle time that never makes a connection cold, whatever the round trip: a thread that slept is not an idle sender.
 const COLD_FLOOR_NS: u64 = 1_000_000;
-/// In flight at most so many times what the grant carries in a round trip.
+/// In flight at most so many times what the grant carries in a round trip (WIRE 8.6).
 const GRANT_RTTS: u64 = 3;
 /// Least cap with sockets: their round trips are those of threads that sleep, and say little.
 const SOCKETS_FLOOR_BYTES: u64 = 512 * 1024;

@@ -2,20 +2,21 @@
 //!
 //! Loss alone is no sign of congestion here: a fabric that drops one packet in ten at random would be left idle if
 //! each gap cut the window. What cuts is a mark, a retransmission timeout, and a burst of gaps on a path that is also
-//! marked or whose round trip has grown. Fed by `path/tx.rs` with every acknowledgement.
+//! marked or whose round trip has grown (WIRE 8.5). Fed by `path/tx` with every acknowledgement.
 
 use crate::path::SPAN_PACKETS;
 use crate::types::Time;
 
 /// Window of a path that has just been opened: about one train.
 const INITIAL_PACKETS: f64 = 16.0;
-/// Least window: one packet in eight round trips, so that many paths into one full queue still share it.
+/// Least window: one packet in eight round trips, so that many paths into one full queue still share it; the paths of a
+/// connection have one packet together (WIRE 8.4).
 const FLOOR_PACKETS: f64 = 1.0 / 8.0;
-/// Growth of all paths of a connection together, in packets per round trip.
+/// Growth of all paths of a connection together, in packets per round trip (WIRE 8.3).
 const GROWTH_PACKETS: f64 = 8.0;
 /// Weight of the newest round trip in the marked fraction.
 const GAIN: f64 = 1.0 / 16.0;
-/// Slow start ends when the round trip is this many times the least one.
+/// Slow start ends when the round trip is this many times the least one (WIRE 8.2).
 const GROWN: f64 = 1.5;
 /// Length of a round before there is any estimate.
 const UNKNOWN_ROUND_NS: u64 = 1_000_000;
@@ -166,7 +167,7 @@ impl PathWindow {
         now.since_ns(self.round_start) >= self.round_ns
     }
 
-    /// At most once per round trip: later marks and gaps of the same round tell of the same queue.
+    /// At most once per round trip (WIRE 8.1): later marks and gaps of the same round tell of the same queue.
     fn cut(&mut self, now: Time, part: f64) {
         if self
             .last_cut
@@ -174,7 +175,8 @@ impl PathWindow {
         {
             return;
         }
-        self.packets = (self.packets * (1.0 - part)).max(FLOOR_PACKETS);
+        let floor = FLOOR_PACKETS.max(1.0 / f64::from(self.paths));
+        self.packets = (self.packets * (1.0 - part)).max(floor);
         self.last_cut = Some(now);
     }
 
@@ -332,6 +334,14 @@ mod tests {
         assert_eq!(window.room(at(107), 0, Some(at(100))), 0);
         assert_eq!(window.room(at(108), 0, Some(at(100))), 1);
         assert_eq!(window.opens_at(Some(at(100))), Some(at(108)));
+    }
+
+    #[test]
+    fn the_only_path_keeps_a_whole_packet() {
+        let mut window = settled(1.0, 1);
+        window.marked_fraction = 1.0;
+        window.cut(at(1), 0.5);
+        assert_eq!(window.packets(), 1.0);
     }
 
     #[test]

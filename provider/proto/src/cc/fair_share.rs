@@ -7,13 +7,13 @@ use crate::wire::{Allowance, GRANT_UNLIMITED};
 
 /// Bytes that cold connections of a host may send at it before it has told them anything.
 const COLD_BYTES: u32 = 256 * 1024;
-/// Cold-start packets at most.
+/// Cold-start packets at most (WIRE 8.13).
 const W0_MAX_PACKETS: u32 = 16;
 /// A connection always may have so many packets in flight: it could not use its paths otherwise.
 const WINDOW_FLOOR_PACKETS: u32 = 2;
-/// Part of the drain that is granted: the rest empties queues.
+/// Part of the drain that is granted (WIRE 8.18): the rest empties queues.
 const GRANTED_PER_MILLE: u64 = 980;
-/// Least grant: one packet a millisecond, never 0.
+/// Least grant: one packet a millisecond, never 0 (WIRE 8.21).
 const GRANT_FLOOR_PACKETS_PER_S: u64 = 1_000;
 
 /// How a receiver divides what it can take.

@@ -2,7 +2,7 @@
 //!
 //! One policy a file, so that a researcher changes one file: [`PathWindow`] is the sender's window of one path,
 //! [`ConnectionWindow`] what a sender may have in flight over all paths of a connection, [`FairShare`] what a receiver
-//! tells its senders. They see counts and times only, no packets; `path/tx.rs` and `conn/` feed and ask them.
+//! tells its senders. They see counts and times only, no packets; `path/tx` and `conn/` feed and ask them.
 //! WIRE.md "Congestion control" is the normative text.
 
 mod connection;

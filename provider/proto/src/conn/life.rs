@@ -82,6 +82,7 @@ impl Connection {
             next = Some(next.map_or(again, |next| next.min(again)));
             if due && self.is_open() {
                 self.push_open(cx.qps, id);
+                self.ask_if_known(cx.now);
             }
         }
         next
@@ -232,16 +233,21 @@ impl Connection {
         let now = cx.now;
         self.ended.retain(|ended| ended.forget_at > now);
         let mut next: Option<Time> = None;
+        let mut repeated = false;
         for ended in &mut self.ended {
             let mut again = ended.forget_at;
             if !ended.answered {
                 if ended.retry.at <= now {
                     ended.retry.again(now);
                     self.outbox.push_back(Item::Shut(ended.shut));
+                    repeated = true;
                 }
                 again = again.min(ended.retry.at);
             }
             next = Some(next.map_or(again, |next| next.min(again)));
+        }
+        if repeated {
+            self.ask_if_known(now);
         }
         next
     }

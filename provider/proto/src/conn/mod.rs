@@ -166,6 +166,8 @@ pub(crate) struct Connection {
     // Set-up and end.
     hello_due: bool,
     hello_retry: Retry,
+    /// When the peer was last asked whether it still knows the connection.
+    asked_at: Option<Time>,
     /// Counts CONTROL packets, so that each takes another route.
     control_turn: usize,
     outbox: VecDeque<Item>,
@@ -247,6 +249,7 @@ impl Connection {
             payload_bytes: shared.config.payload_bytes,
             hello_due: true,
             hello_retry: Retry::new(now),
+            asked_at: None,
             control_turn: 0,
             outbox: VecDeque::new(),
             streams: Vec::new(),

@@ -21,6 +21,9 @@ const SUSPICION_NS: u64 = 200_000_000;
 /// A plane on which no path works is tried this often (WIRE 4.21).
 const PLANE_RETRY_NS: u64 = 20_000_000;
 
+/// Least silence before the peer is asked whether it knows the connection, and between two such questions.
+const ASK_INTERVAL_NS: u64 = 400_000;
+
 /// Streams that one probe asks for, each in a packet of its own.
 const STREAMS_PER_PROBE: u8 = 4;
 
@@ -59,6 +62,16 @@ impl Connection {
         }
     }
 
+    /// The peer does not answer: a HELLO asks whether it still knows the connection. If it does, and we know that, it
+    /// keeps silent; if it does not, it answers with a RESET.
+    pub(super) fn ask_if_known(&mut self, now: Time) {
+        let since = self.asked_at.map_or(self.last_heard, |asked_at| asked_at.max(self.last_heard));
+        if self.is_open() && now.since_ns(since) >= ASK_INTERVAL_NS {
+            self.asked_at = Some(now);
+            self.hello_due = true;
+        }
+    }
+
     /// A probe leaves on path `at`, or several if several streams wait for their block.
     fn probe(&mut self, cx: &mut Context<'_>, at: usize) {
         let waiting = self.streams.iter().filter(|id| {
@@ -66,6 +79,7 @@ impl Connection {
             life.is_some_and(|life| life.phase == Phase::Open && life.requester.wants_probe())
         });
         let count = waiting.take(usize::from(STREAMS_PER_PROBE)).count() as u8;
+        self.ask_if_known(cx.now);
         self.paths[at].probes_due = count.max(1);
         self.bare_paths |= 1 << at;
     }
@@ -169,7 +183,7 @@ impl Connection {
         }
         if self.plane_check_owed {
             self.plane_check_owed = false;
-            self.plane_check_at = Some(now + PLANE_RETRY_NS);
+            self.plane_check_at = Some(now);
         }
     }
 

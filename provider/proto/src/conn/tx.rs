@@ -216,7 +216,9 @@ impl Connection {
         route: Route,
         train: &mut Train,
     ) {
-        let sent = self.paths[at].tx.send_bare(cx.now, kind);
+        let path = &mut self.paths[at];
+        // Between two routes there is no order: a stamp of the path would prove what it has in flight lost.
+        let sent = if route == path.route { path.tx.send_bare(cx.now, kind) } else { path.tx.send_aside(cx.now) };
         let flags = flags.set(BaseFlags::BACKLOG_EMPTY, self.ready.is_empty());
         let base = self.base(at, flags, &sent);
         let (qpn, token) = named.unwrap_or((Qpn::ZERO, Token::ZERO));

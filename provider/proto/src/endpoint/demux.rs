@@ -1,5 +1,10 @@
 //! From a datagram to its connection: by the id in the base header, HELLOs by the key that they name, RESETs by the id
-//! that they echo. Packets with an id that is nobody's are answered by a RESET, within a budget (WIRE 3.16).
+//! that they echo.
+//!
+//! Only a HELLO tells the port that its sender listens on; source ports are deaf. So it is the HELLO that is answered by
+//! a RESET when it echoes an id that is nobody's (WIRE 3.16), within a budget. Whoever gets no answer (to a probe, an
+//! OPEN, a SHUT) sends a HELLO along with the repetition, and so learns within a few round trips that the peer has
+//! forgotten the connection. Other packets with an unknown id are dropped without an answer.
 
 use crate::conn::{Connection, Context, HelloVerdict};
 use crate::endpoint::table::{ConnectionIndex, Key};
@@ -44,17 +49,17 @@ impl Endpoint {
         match Packet::parse(datagram) {
             Err(_) => self.shared.counters.dropped_malformed += 1,
             Ok(Packet::Data { base, header, payload }) => {
-                let Some(index) = self.find(now, meta, &base, datagram.len()) else { return };
+                let Some(index) = self.find(meta, &base) else { return };
                 self.note_batch(index);
                 self.on_connection(now, index, |connection, cx| {
                     connection.handle_data(cx, host, meta, &base, &header, payload);
                 });
             }
             Ok(Packet::Ack(view)) => {
-                let Some(index) = self.find(now, meta, &view.base, datagram.len()) else { return };
+                let Some(index) = self.find(meta, &view.base) else { return };
                 self.on_connection(now, index, |connection, cx| connection.handle_ack(cx, &view));
             }
-            Ok(Packet::Control(view)) => self.handle_control(now, meta, &view, datagram.len()),
+            Ok(Packet::Control(view)) => self.handle_control(now, meta, &view),
         }
     }
 
@@ -67,11 +72,10 @@ impl Endpoint {
         }
     }
 
-    /// The connection that a packet names, if the packet comes from its peer. An unknown id is answered.
-    fn find(&mut self, now: Time, meta: &RxMeta, base: &Base, bytes: usize) -> Option<ConnectionIndex> {
+    /// The connection that a packet names, if the packet comes from its peer.
+    fn find(&mut self, meta: &RxMeta, base: &Base) -> Option<ConnectionIndex> {
         let Some(index) = self.connections.find_id(base.connection) else {
             self.shared.counters.dropped_unknown_connection += 1;
-            self.answer_unknown(now, meta, base.connection, bytes);
             return None;
         };
         if !self.connections.get(index).is_some_and(|connection| connection.is_peer(meta.source.ip())) {
@@ -81,17 +85,19 @@ impl Endpoint {
         Some(index)
     }
 
-    /// WIRE 3.16. Nothing in the packet tells the sender's endpoint port, so the RESET goes to the source port that the
-    /// packet came from: the engine reads its source sockets too, and what it finds there can only be such a RESET.
-    fn answer_unknown(&mut self, now: Time, meta: &RxMeta, id: ConnectionId, bytes: usize) {
-        if bytes < RESET_PACKET_BYTES || !id.is_known() || !self.resets.take(now) {
+    /// Answers a HELLO that echoes an id that is nobody's: smaller than the HELLO, and within the budget.
+    fn answer_unknown(&mut self, now: Time, meta: &RxMeta, hello: &Hello) {
+        let id = hello.identity.echo;
+        if !id.is_known() || self.connections.find_id(id).is_some() || !self.resets.take(now) {
             return;
         }
         let mut packet = [0; RESET_PACKET_BYTES];
         let mut builder = ControlBuilder::new(&mut packet);
         if builder.push_reset(&Reset { unknown_id: id }) {
             let length = builder.finish(&Base::default());
-            let route = Route { local: meta.local, source: SourceSlot(0), destination: meta.source };
+            let mut destination = meta.source;
+            destination.set_port(hello.endpoint_port);
+            let route = Route { local: meta.local, source: SourceSlot(0), destination };
             self.push_stray(route, &packet[..length]);
             self.shared.counters.resets_sent += 1;
         }
@@ -99,7 +105,7 @@ impl Endpoint {
 
     // ---- CONTROL ----
 
-    fn handle_control(&mut self, now: Time, meta: &RxMeta, view: &ControlView<'_>, bytes: usize) {
+    fn handle_control(&mut self, now: Time, meta: &RxMeta, view: &ControlView<'_>) {
         let mut current = None;
         let begins = matches!(view.items().next(), Some(ControlItem::Hello(_)));
         if !begins {
@@ -107,7 +113,7 @@ impl Endpoint {
                 self.handle_resets(now, meta, view);
                 return;
             }
-            current = self.find(now, meta, &view.base, bytes);
+            current = self.find(meta, &view.base);
             let Some(index) = current else { return };
             self.on_connection(now, index, |connection, cx| connection.on_id_shown(cx));
         }
@@ -133,9 +139,10 @@ impl Endpoint {
     /// The connection that a HELLO is for, if the rest of its packet may be read.
     fn handle_hello(&mut self, now: Time, meta: &RxMeta, hello: &Hello) -> Option<ConnectionIndex> {
         let key = Key { source: hello.dest_gid, dest: hello.source_gid, peer_port: hello.endpoint_port };
-        // Nobody here wants that peer: no answer, and nothing is allocated. When somebody does, both ends repeat.
+        // Nobody here wants that peer: nothing is allocated. When somebody does, both ends repeat.
         let Some(index) = self.connections.find_key(&key) else {
             self.shared.counters.dropped_control += 1;
+            self.answer_unknown(now, meta, hello);
             return None;
         };
         let source = meta.source.ip().to_canonical();

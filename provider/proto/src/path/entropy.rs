@@ -100,7 +100,7 @@ impl RouteChooser {
             .collect()
     }
 
-    /// Where a path on `present` moves when its route does not answer. `newest_acked` is the route of the path whose
+    /// Where a path on `present` moves when its route does not answer (WIRE 4.18). `newest_acked` is the route of the path whose
     /// present route was acknowledged last: its plane works. On another plane the path takes that plane with a port
     /// of its own choice; on the same plane the port must be what is broken, so it takes that port as well. Without
     /// such a path: a random route other than the present one.
@@ -124,7 +124,7 @@ impl RouteChooser {
         }
     }
 
-    /// A port for a path that copied its route: another one on the same lane, of those that `taken` does not name if
+    /// A port for a path that copied its route (WIRE 4.19): another one on the same lane, of those that `taken` does not name if
     /// there are such.
     pub fn fresh_port(&self, present: Route, taken: &[Route], random: &mut impl Rng) -> Route {
         let start = random.random_range(0..self.slots);

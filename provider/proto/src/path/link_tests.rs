@@ -20,7 +20,7 @@ const ROUTES: usize = 4;
 /// The receiver acknowledges this many packets together, or what it has after this time.
 const ACK_PACKETS: u32 = 8;
 const ACK_NS: u64 = 8_000;
-const CHAOS_SEEDS: u64 = 300;
+const CHAOS_SEEDS: u64 = 200;
 
 /// What the network and the receiver do to a path.
 #[derive(Clone, Copy, Debug)]
@@ -99,6 +99,7 @@ struct Link {
     lost_in_network: u32,
     retransmissions: u32,
     rtos: u32,
+    unmarked: bool,
 }
 
 impl Link {
@@ -136,6 +137,7 @@ impl Link {
             lost_in_network: 0,
             retransmissions: 0,
             rtos: 0,
+            unmarked: false,
             random,
         }
     }
@@ -183,6 +185,7 @@ impl Link {
         while let Some((psn, _)) = self.tx.next_lost() {
             let sent = self.tx.send_again(self.now, psn);
             self.retransmissions += 1;
+            self.unmarked = true;
             self.emit(Flight {
                 sent,
                 psn: Some(psn),
@@ -192,13 +195,15 @@ impl Link {
         while self.next_record < RECORDS && self.tx.room(self.now) > 0 {
             let sent = self.tx.send_new(self.now, self.next_record, 4_096);
             self.next_record += 1;
+            self.unmarked = true;
             self.emit(Flight {
                 sent,
                 psn: Some(sent.psn),
                 flags: BaseFlags::NONE,
             });
         }
-        if self.next_record == RECORDS && self.tx.marker_due() {
+        if self.next_record == RECORDS && self.unmarked {
+            self.unmarked = false;
             self.bare(Bare::Marker, BaseFlags::MARKER);
         }
     }
@@ -212,10 +217,6 @@ impl Link {
     }
 
     fn on_arrival(&mut self, flight: Flight) {
-        if self.now < self.paused_until {
-            self.schedule(self.paused_until, Event::Arrives(flight));
-            return;
-        }
         if self.chance(self.profile.pause) {
             self.paused_until = self.now + self.random.random_range(0..self.profile.pause_ns);
         }
@@ -288,6 +289,11 @@ impl Link {
         if arrival == Some(next) {
             let (_, index) = self.events.pop().expect("was peeked at");
             match self.bodies[index] {
+                // It waits in the socket, in its place.
+                Event::Arrives(_) if self.now < self.paused_until => {
+                    let key = (self.paused_until, index as u64);
+                    self.events.push((Reverse(key), index));
+                }
                 Event::Arrives(flight) => self.on_arrival(flight),
                 Event::Told(block) => {
                     let outcome = self.tx.handle_block(self.now, &block, &mut self.acked);

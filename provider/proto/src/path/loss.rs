@@ -1,22 +1,22 @@
 //! When is a packet lost? The verdicts of one path.
 //!
-//! **By order.** The network keeps the order of what it carries on one route, and an epoch is one route. A block is a
+//! **By order** (WIRE 4.5). The network keeps the order of what it carries on one route, and an epoch is one route. A block is a
 //! snapshot of the receiver: it had seen the echoed transmission of that epoch when it wrote the bitvector. Whatever
 //! was sent earlier on the same epoch would have arrived before; if the bitvector does not have it, it is lost. The
 //! argument holds for first transmissions and retransmissions alike, because the list is in the order of the *latest*
 //! transmission of each packet, and for any later transmission that is echoed, marker and probe too. Blocks that
 //! overtake each other do no harm: an older one has an older echo, about which all is said already.
 //!
-//! **By order on an older epoch.** The receiver echoes its newest epoch only, but a packet that was sent just once and
+//! **By order on an older epoch** (WIRE 4.7). The receiver echoes its newest epoch only, but a packet that was sent just once and
 //! is acknowledged names its transmission too: what was sent before it on its epoch and is missing is lost.
 //!
-//! **By time after a move.** Two routes have no order between them: what is in flight on the old one may still come.
+//! **By time after a move** (WIRE 4.7). Two routes have no order between them: what is in flight on the old one may still come.
 //! It is lost two round trips after the move, or after the last arrival by the old route if that was later (a queue
 //! that still empties itself may be longer than the estimate), and only if the peer has been heard to receive
 //! something of a later epoch: while it is silent nothing is known (it may merely not run), and nothing is
 //! retransmitted.
 //!
-//! **Tolerance.** Where order does not quite hold, retransmissions are spurious, the receiver counts duplicates, and
+//! **Tolerance** (WIRE 4.6). Where order does not quite hold, retransmissions are spurious, the receiver counts duplicates, and
 //! the tolerance becomes a time: by that much later must the echoed transmission have been sent, or so long ago must
 //! the verdict have been due. It falls back to 0 by and by. Duplicates after a verdict by time do not raise it.
 //!

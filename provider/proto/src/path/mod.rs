@@ -4,7 +4,7 @@
 //! when it moves to another route. [`PathTx`] is everything that the sender of packets knows of one path, [`PathRx`]
 //! everything that their receiver knows. Both are driven by `conn/` alone and know neither streams nor routes: the
 //! sender's record of a packet is a type parameter, a move is a new epoch number. `entropy` helps `conn/` to choose
-//! routes. Read `tx.rs` first. WIRE.md "Path layer" is the normative text.
+//! routes. Read `tx` first. WIRE.md "Path layer" is the normative text.
 
 mod bare;
 mod bits;

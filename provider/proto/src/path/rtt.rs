@@ -1,6 +1,6 @@
 //! Round-trip estimate of a path: smoothed, its variation, a minimum that expires, and the delay with which the peer
 //! usually acknowledges. Samples come from echoed stamps, which name transmissions, so retransmissions give samples
-//! like anything else. Used by `tx.rs` only.
+//! like anything else. Used by `tx` only.
 
 use crate::types::Time;
 

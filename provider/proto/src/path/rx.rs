@@ -4,7 +4,7 @@
 //! each packet that it accepts (whatever the stream layer then does with it), and writes [`PathRx::block`] into an
 //! acknowledgement when [`Arrival::ack_at_once`] or its own schedule says so.
 //!
-//! The echoed stamp is the largest one of the newest epoch. Packets of older epochs are received by their PSN like any
+//! WIRE 4.3, 5.3 and 5.5 to 5.7. The echoed stamp is the largest one of the newest epoch. Packets of older epochs are received by their PSN like any
 //! other but leave the echo alone: between two routes there is no order that an echo could prove.
 
 use crate::path::SPAN_PACKETS;

@@ -7,7 +7,7 @@
 //!
 //! Transmissions are named by 64-bit numbers whose low 32 bits are the wire's stamps: nothing here wraps but PSNs.
 //! The ring grows by doubling up to 256 slots and never shrinks: no allocation after that, and a path that never
-//! had more than 16 packets outstanding stays small. Used by `tx.rs` and, for verdicts, by `loss.rs`.
+//! had more than 16 packets outstanding stays small. Used by `tx` and, for verdicts, by `loss.rs`.
 
 use crate::path::SPAN_PACKETS;
 use crate::path::bits::Bits;

@@ -6,7 +6,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Directories of the host that have entries for each RDMA device, and in which ours must not hide them.
-const CLASSES: [&str; 3] = ["sys/class/infiniband", "sys/class/infiniband_verbs", "dev/infiniband"];
+const CLASSES: [&str; 3] = [
+    "sys/class/infiniband",
+    "sys/class/infiniband_verbs",
+    "dev/infiniband",
+];
 /// Configuration of libibverbs: which providers to load for the host's own devices.
 const PROVIDERS: &str = "etc/libibverbs.d";
 /// uverbs devices that Linux can have.
@@ -26,8 +30,14 @@ impl HostDevices {
 
     /// Those of the host whose file system starts at `root`.
     pub fn below(root: &Path) -> Self {
-        let mut links: Vec<_> = CLASSES.iter().flat_map(|class| real_entries(root, class)).collect();
-        if links.iter().any(|(path, _)| path.starts_with("sys/class/infiniband")) {
+        let mut links: Vec<_> = CLASSES
+            .iter()
+            .flat_map(|class| real_entries(root, class))
+            .collect();
+        if links
+            .iter()
+            .any(|(path, _)| path.starts_with("sys/class/infiniband"))
+        {
             links.extend(real_entries(root, PROVIDERS));
         }
         links.sort();
@@ -36,12 +46,21 @@ impl HostDevices {
 
     /// Their part of the tree.
     pub(super) fn contents(&self) -> Contents {
-        self.links.iter().map(|(path, target)| (path.clone(), Node::Link(target.clone()))).collect()
+        self.links
+            .iter()
+            .map(|(path, target)| (path.clone(), Node::Link(target.clone())))
+            .collect()
     }
 
     /// The first N such that neither `uverbsN` nor a later one is taken.
     pub(super) fn first_free_uverbs(&self) -> usize {
-        let number = |path: &Path| path.file_name()?.to_str()?.strip_prefix("uverbs")?.parse::<usize>().ok();
+        let number = |path: &Path| {
+            path.file_name()?
+                .to_str()?
+                .strip_prefix("uverbs")?
+                .parse::<usize>()
+                .ok()
+        };
         let taken = self.links.iter().filter_map(|(path, _)| number(path)).max();
         taken.map_or(0, |number| (number + 1).min(MAX_UVERBS))
     }
@@ -50,7 +69,9 @@ impl HostDevices {
 /// The entries of `class` that belong to the host. When the launcher itself runs under the shim, it sees the tree of an
 /// outer launcher, in which ours are directories, plain files or links to `/dev/null`.
 fn real_entries(root: &Path, class: &str) -> Vec<(PathBuf, PathBuf)> {
-    let Ok(entries) = fs::read_dir(root.join(class)) else { return Vec::new() };
+    let Ok(entries) = fs::read_dir(root.join(class)) else {
+        return Vec::new();
+    };
     let real = |entry: fs::DirEntry| {
         let name = entry.file_name();
         if name.to_string_lossy().starts_with(NAME_PREFIX) || name == "abi_version" {
@@ -72,5 +93,9 @@ pub(super) fn device_directory(device: &Device) -> Option<PathBuf> {
     if index.trim() != device.index.to_string() {
         return None;
     }
-    interface.join("device").canonicalize().or_else(|_| interface.canonicalize()).ok()
+    interface
+        .join("device")
+        .canonicalize()
+        .or_else(|_| interface.canonicalize())
+        .ok()
 }

@@ -19,7 +19,9 @@ const MAX_ATTEMPTS: u32 = 8;
 const UNFINISHED: &str = ".new-";
 
 fn context<T>(what: &str, path: &Path, result: io::Result<T>) -> io::Result<T> {
-    result.map_err(|error| io::Error::new(error.kind(), format!("{what} {}: {error}", path.display())))
+    result.map_err(|error| {
+        io::Error::new(error.kind(), format!("{what} {}: {error}", path.display()))
+    })
 }
 
 /// The directory of this user's trees: `$XDG_RUNTIME_DIR/metaroce`, or `/tmp/metaroce-<uid>` where there is no runtime
@@ -31,7 +33,9 @@ pub fn runtime_directory() -> io::Result<PathBuf> {
     let user = Uid::effective();
     let xdg = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
     // After su or sudo the variable may still name the directory of the former user.
-    let own = xdg.filter(|path| path.is_absolute() && fs::metadata(path).is_ok_and(|m| m.uid() == user.as_raw()));
+    let own = xdg.filter(|path| {
+        path.is_absolute() && fs::metadata(path).is_ok_and(|m| m.uid() == user.as_raw())
+    });
     if let Some(path) = own.map(|path| path.join("metaroce")) {
         if private_directory(&path, user).is_ok() {
             return Ok(path);
@@ -61,10 +65,16 @@ pub(super) fn private_directory(path: &Path, user: Uid) -> io::Result<()> {
         return refuse("is not a directory".into());
     }
     if found.uid() != user.as_raw() {
-        return refuse(format!("belongs to user {}, not to user {user}", found.uid()));
+        return refuse(format!(
+            "belongs to user {}, not to user {user}",
+            found.uid()
+        ));
     }
     if found.mode() & 0o077 != 0 {
-        return refuse(format!("is open to other users (mode {:03o})", found.mode() & 0o777));
+        return refuse(format!(
+            "is open to other users (mode {:03o})",
+            found.mode() & 0o777
+        ));
     }
     Ok(())
 }
@@ -89,7 +99,8 @@ pub fn publish(contents: &Contents, directory: &Path, namespace: u64) -> io::Res
             return Ok(root);
         }
         let unfinished = unfinished_name(directory);
-        let result = write(contents, &unfinished, &root).and_then(|()| fs::rename(&unfinished, &root));
+        let result =
+            write(contents, &unfinished, &root).and_then(|()| fs::rename(&unfinished, &root));
         if let Err(error) = result {
             let _ = fs::remove_dir_all(&unfinished);
             // Something is in the place: another launcher's tree, which the next turn accepts, or a damaged one (a cleaner
@@ -134,7 +145,9 @@ fn is_intact(contents: &Contents, root: &Path) -> bool {
     contents.iter().all(|(path, node)| {
         let path = root.join(path);
         match node {
-            Node::File(text) => fs::read_to_string(path).is_ok_and(|found| found == with_root(text, root)),
+            Node::File(text) => {
+                fs::read_to_string(path).is_ok_and(|found| found == with_root(text, root))
+            }
             Node::Link(target) => fs::read_link(path).is_ok_and(|found| found == *target),
         }
     })
@@ -142,7 +155,9 @@ fn is_intact(contents: &Contents, root: &Path) -> bool {
 
 /// Removes what was not used for a long time; failures leave it for the next launcher.
 fn remove_stale(directory: &Path) {
-    let Ok(entries) = fs::read_dir(directory) else { return };
+    let Ok(entries) = fs::read_dir(directory) else {
+        return;
+    };
     for entry in entries.flatten() {
         let name = entry.file_name();
         let limit = match name.to_string_lossy() {

@@ -12,7 +12,8 @@ struct Scratch(PathBuf);
 
 impl Scratch {
     fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("metaroce-test-{}-{name}", std::process::id()));
+        let path =
+            std::env::temp_dir().join(format!("metaroce-test-{}-{name}", std::process::id()));
         let _ = fs::remove_dir_all(&path);
         fs::create_dir_all(&path).unwrap();
         Self(path)
@@ -42,7 +43,10 @@ fn device(name: &str, addresses: &[&str]) -> Device {
 }
 
 fn libraries() -> Libraries {
-    Libraries { plugin: "/opt/m/libmetaroce.so".into(), shim: "/opt/m/libmetaroce_shim.so".into() }
+    Libraries {
+        plugin: "/opt/m/libmetaroce.so".into(),
+        shim: "/opt/m/libmetaroce_shim.so".into(),
+    }
 }
 
 fn text<'a>(tree: &'a Contents, path: &str) -> &'a str {
@@ -54,25 +58,47 @@ fn text<'a>(tree: &'a Contents, path: &str) -> &'a str {
 
 #[test]
 fn has_what_libibverbs_and_nccl_read() {
-    let tree = contents(&[device("metaroce0", &["10.0.0.1", "fe80::1"])], &HostDevices::default(), &libraries());
+    let tree = contents(
+        &[device("metaroce0", &["10.0.0.1", "fe80::1"])],
+        &HostDevices::default(),
+        &libraries(),
+    );
     assert_eq!(text(&tree, "sys/class/infiniband_verbs/abi_version"), "6");
-    assert_eq!(text(&tree, "sys/class/infiniband_verbs/uverbs0/ibdev"), "metaroce0");
+    assert_eq!(
+        text(&tree, "sys/class/infiniband_verbs/uverbs0/ibdev"),
+        "metaroce0"
+    );
     assert_eq!(text(&tree, "sys/class/infiniband_verbs/uverbs0/dev"), "1:3");
-    assert_eq!(tree[Path::new("dev/infiniband/uverbs0")], Node::Link("/dev/null".into()));
+    assert_eq!(
+        tree[Path::new("dev/infiniband/uverbs0")],
+        Node::Link("/dev/null".into())
+    );
     let port = "sys/class/infiniband/metaroce0/ports/1";
     assert_eq!(text(&tree, &format!("{port}/state")), "4: ACTIVE");
     assert_eq!(text(&tree, &format!("{port}/link_layer")), "Ethernet");
     assert_eq!(text(&tree, &format!("{port}/rate")), "100 Gb/sec (4X EDR)");
-    assert_eq!(text(&tree, &format!("{port}/gids/0")), "0000:0000:0000:0000:0000:ffff:0a00:0001");
-    assert_eq!(text(&tree, &format!("{port}/gids/1")), "fe80:0000:0000:0000:0000:0000:0000:0001");
+    assert_eq!(
+        text(&tree, &format!("{port}/gids/0")),
+        "0000:0000:0000:0000:0000:ffff:0a00:0001"
+    );
+    assert_eq!(
+        text(&tree, &format!("{port}/gids/1")),
+        "fe80:0000:0000:0000:0000:0000:0000:0001"
+    );
     assert_eq!(text(&tree, &format!("{port}/gid_attrs/types/1")), "RoCE v2");
     assert_eq!(text(&tree, &format!("{port}/gid_attrs/ndevs/0")), "nosuch0");
     assert!(!tree.contains_key(Path::new(&format!("{port}/gids/2"))));
     let guid = text(&tree, "sys/class/infiniband/metaroce0/node_guid");
-    assert!(guid.starts_with("0000:00") && guid.ends_with("00:0009") && guid.len() == 19, "{guid}");
+    assert!(
+        guid.starts_with("0000:00") && guid.ends_with("00:0009") && guid.len() == 19,
+        "{guid}"
+    );
     for abi in [34, 57, 59, 64, 65] {
         let path = format!("lib/libmetaroce-rdmav{abi}.so");
-        assert_eq!(tree[Path::new(&path)], Node::Link("/opt/m/libmetaroce.so".into()));
+        assert_eq!(
+            tree[Path::new(&path)],
+            Node::Link("/opt/m/libmetaroce.so".into())
+        );
     }
 }
 
@@ -101,39 +127,83 @@ fn real_devices_stay_visible_beside_ours() {
         other => panic!("{path}: {other:?}"),
     };
     let real = fs::canonicalize(&root.0).unwrap();
-    assert_eq!(target("sys/class/infiniband/mlx5_0"), real.join("sys/class/infiniband/mlx5_0"));
-    assert_eq!(target("dev/infiniband/uverbs3"), real.join("dev/infiniband/uverbs3"));
-    assert_eq!(target("etc/libibverbs.d/mlx5.driver"), real.join("etc/libibverbs.d/mlx5.driver"));
-    assert_eq!(text(&tree, "sys/class/infiniband_verbs/uverbs4/ibdev"), "metaroce0");
+    assert_eq!(
+        target("sys/class/infiniband/mlx5_0"),
+        real.join("sys/class/infiniband/mlx5_0")
+    );
+    assert_eq!(
+        target("dev/infiniband/uverbs3"),
+        real.join("dev/infiniband/uverbs3")
+    );
+    assert_eq!(
+        target("etc/libibverbs.d/mlx5.driver"),
+        real.join("etc/libibverbs.d/mlx5.driver")
+    );
+    assert_eq!(
+        text(&tree, "sys/class/infiniband_verbs/uverbs4/ibdev"),
+        "metaroce0"
+    );
     assert_eq!(target("dev/infiniband/uverbs4"), Path::new("/dev/null"));
 }
 
 #[test]
 fn equal_trees_are_shared_different_ones_apart_and_damaged_ones_mended() {
     let scratch = Scratch::new("publish");
-    let one = contents(&[device("metaroce0", &["10.0.0.1"])], &HostDevices::default(), &libraries());
-    let two = contents(&[device("metaroce0", &["10.0.0.2"])], &HostDevices::default(), &libraries());
+    let one = contents(
+        &[device("metaroce0", &["10.0.0.1"])],
+        &HostDevices::default(),
+        &libraries(),
+    );
+    let two = contents(
+        &[device("metaroce0", &["10.0.0.2"])],
+        &HostDevices::default(),
+        &libraries(),
+    );
     let first = publish(&one, &scratch.0, 42).unwrap();
     assert_eq!(publish(&one, &scratch.0, 42).unwrap(), first);
     assert_ne!(publish(&two, &scratch.0, 42).unwrap(), first);
-    assert_ne!(publish(&one, &scratch.0, 43).unwrap(), first, "another network namespace");
+    assert_ne!(
+        publish(&one, &scratch.0, 43).unwrap(),
+        first,
+        "another network namespace"
+    );
 
     let driver = fs::read_to_string(first.join("etc/libibverbs.d/metaroce.driver")).unwrap();
-    assert_eq!(driver, format!("driver {}/lib/libmetaroce\n", first.display()));
+    assert_eq!(
+        driver,
+        format!("driver {}/lib/libmetaroce\n", first.display())
+    );
 
     fs::remove_file(first.join("sys/class/infiniband/metaroce0/node_guid")).unwrap();
     assert_eq!(publish(&one, &scratch.0, 42).unwrap(), first);
-    assert!(first.join("sys/class/infiniband/metaroce0/node_guid").exists());
-    assert_eq!(fs::read_dir(&scratch.0).unwrap().count(), 3, "nothing unfinished is left behind");
+    assert!(
+        first
+            .join("sys/class/infiniband/metaroce0/node_guid")
+            .exists()
+    );
+    assert_eq!(
+        fs::read_dir(&scratch.0).unwrap().count(),
+        3,
+        "nothing unfinished is left behind"
+    );
 }
 
 #[test]
 fn launchers_at_the_same_time_agree() {
     let scratch = Scratch::new("concurrent");
-    let tree = contents(&[device("metaroce0", &["10.0.0.1"])], &HostDevices::default(), &libraries());
+    let tree = contents(
+        &[device("metaroce0", &["10.0.0.1"])],
+        &HostDevices::default(),
+        &libraries(),
+    );
     let paths: Vec<_> = std::thread::scope(|scope| {
-        let publishers: Vec<_> = (0..8).map(|_| scope.spawn(|| publish(&tree, &scratch.0, 1).unwrap())).collect();
-        publishers.into_iter().map(|publisher| publisher.join().unwrap()).collect()
+        let publishers: Vec<_> = (0..8)
+            .map(|_| scope.spawn(|| publish(&tree, &scratch.0, 1).unwrap()))
+            .collect();
+        publishers
+            .into_iter()
+            .map(|publisher| publisher.join().unwrap())
+            .collect()
     });
     assert!(paths.iter().all(|path| *path == paths[0]));
     assert_eq!(fs::read_dir(&scratch.0).unwrap().count(), 1);
@@ -146,11 +216,26 @@ fn directories_of_others_are_refused() {
     let user = Uid::effective();
     private_directory(&path, user).unwrap();
     private_directory(&path, user).unwrap();
-    let error = private_directory(&path, Uid::from_raw(user.as_raw() + 1)).unwrap_err().to_string();
-    assert!(error.contains("belongs to user") && error.contains("XDG_RUNTIME_DIR"), "{error}");
+    let error = private_directory(&path, Uid::from_raw(user.as_raw() + 1))
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("belongs to user") && error.contains("XDG_RUNTIME_DIR"),
+        "{error}"
+    );
     fs::set_permissions(&path, fs::Permissions::from_mode(0o770)).unwrap();
-    assert!(private_directory(&path, user).unwrap_err().to_string().contains("mode 770"));
+    assert!(
+        private_directory(&path, user)
+            .unwrap_err()
+            .to_string()
+            .contains("mode 770")
+    );
     let link = scratch.0.join("link");
     std::os::unix::fs::symlink(&path, &link).unwrap();
-    assert!(private_directory(&link, user).unwrap_err().to_string().contains("not a directory"));
+    assert!(
+        private_directory(&link, user)
+            .unwrap_err()
+            .to_string()
+            .contains("not a directory")
+    );
 }

@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
 use metaroce_e2e::needs::Need;
@@ -14,7 +14,9 @@ use super::{Bench, Case, ON_DEVICE};
 /// The cases of this file.
 pub fn cases() -> Vec<Case> {
     let copies = |name: &str, run: fn(&Bench) -> Result<()>| {
-        Case::new(name, ON_DEVICE, run).needing(Need::VerbsHeaders)
+        Case::new(name, ON_DEVICE, run)
+            .needing(Need::VerbsHeaders)
+            .needing(Need::Program("ibv_devinfo"))
     };
     vec![
         copies(
@@ -59,9 +61,10 @@ impl Drop for Scratch {
     }
 }
 
-/// The distribution's libibverbs, by the program that is linked to it.
-fn system_libibverbs(program: &Path) -> Result<PathBuf> {
-    let listed = Program::new("ldd").args([program]).run()?.success()?;
+/// The distribution's libibverbs, by a program that is linked to it.
+fn system_libibverbs() -> Result<PathBuf> {
+    let linked = metaroce_e2e::tool::require("ibv_devinfo")?;
+    let listed = Program::new("ldd").args([linked]).run()?.success()?;
     let line = listed
         .stdout
         .lines()
@@ -73,8 +76,8 @@ fn system_libibverbs(program: &Path) -> Result<PathBuf> {
 }
 
 /// The distribution's copy, and one as wheels bring it: another file with a hash in its name.
-fn two_copies(program: &Path, scratch: &Scratch) -> Result<[PathBuf; 2]> {
-    let system = system_libibverbs(program)?;
+fn two_copies(scratch: &Scratch) -> Result<[PathBuf; 2]> {
+    let system = system_libibverbs()?;
     let vendored = scratch.0.join("libibverbs-0a1b2c3d.so.1.14.44.0");
     fs::copy(&system, &vendored).with_context(|| format!("cannot copy {}", system.display()))?;
     Ok([system, vendored])
@@ -83,7 +86,7 @@ fn two_copies(program: &Path, scratch: &Scratch) -> Result<[PathBuf; 2]> {
 fn several_copies(bench: &Bench) -> Result<()> {
     let scratch = Scratch::new("copies")?;
     let program = c_program::compile("plugin_copies")?;
-    let copies = two_copies(&program, &scratch)?;
+    let copies = two_copies(&scratch)?;
     let fabric = bench.direct()?;
     let outcome = bench
         .on_device(&fabric, Host::A, Program::new(&program).args(copies))?
@@ -100,7 +103,7 @@ fn several_copies(bench: &Bench) -> Result<()> {
 fn second_plugin(bench: &Bench) -> Result<()> {
     let scratch = Scratch::new("second")?;
     let program = c_program::compile("plugin_copies")?;
-    let copies = two_copies(&program, &scratch)?;
+    let copies = two_copies(&scratch)?;
     let other = scratch.0.join("libother.so");
     fs::copy(bench.artefacts()?.plugin(), &other).context("cannot copy the plugin")?;
     for abi in [34, 57, 59, 64, 65] {
@@ -125,7 +128,7 @@ fn second_plugin(bench: &Bench) -> Result<()> {
 fn threads(bench: &Bench) -> Result<()> {
     let scratch = Scratch::new("threads")?;
     let program = c_program::compile("plugin_enumerate")?;
-    let copies = two_copies(&program, &scratch)?;
+    let copies = two_copies(&scratch)?;
     let fabric = bench.direct()?;
     let program = Program::new(&program).args(copies);
     bench
@@ -234,9 +237,9 @@ fn messages(bench: &Bench) -> Result<()> {
         (
             "METAROCE_DEVICES",
             "lo",
-            "/etc/hostname",
+            "/etc/passwd",
             126,
-            "cannot run /etc/hostname: Permission denied",
+            "cannot run /etc/passwd: Permission denied",
         ),
     ];
     for (variable, value, program, status, text) in expected {

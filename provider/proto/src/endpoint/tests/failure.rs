@@ -36,7 +36,7 @@ fn a_silent_peer_fails_the_work_within_the_bound(#[values(false, true)] icmp: bo
     if icmp {
         assert!(took < MS, "{took}");
     } else {
-        assert!(took >= PATIENCE && took < PATIENCE + 50 * MS, "{took}");
+        assert!((PATIENCE..PATIENCE + 50 * MS).contains(&took), "{took}");
     }
     let expected = [Status::RetryExceeded, Status::Flushed, Status::Flushed, Status::Flushed, Status::Flushed];
     assert_eq!(statuses(&network, 0), expected);
@@ -59,7 +59,7 @@ fn a_peer_that_was_never_there_fails_the_work_within_the_bound() {
     network.submit(0, qp, 1, Operation::Send, inline(b"anybody?"));
     assert!(network.run_until(2 * PATIENCE, |network| network.nodes[0].sends.len() == 1));
     let took = network.now.since_ns(start);
-    assert!(took >= PATIENCE && took < PATIENCE + 50 * MS, "{took}");
+    assert!((PATIENCE..PATIENCE + 50 * MS).contains(&took), "{took}");
     assert_eq!(statuses(&network, 0), [Status::RetryExceeded]);
 }
 
@@ -158,7 +158,7 @@ fn a_restarted_process_answers_with_reset() {
     let start = network.now;
     network.submit(0, a, 1, Operation::Send, inline(b"who are you?"));
     assert!(network.run_until(100 * MS, |network| network.nodes[0].sends.len() == 2));
-    assert!(network.now.since_ns(start) < MS);
+    assert!(network.now.since_ns(start) < 2 * MS);
     assert_eq!(statuses(&network, 0)[1], Status::RetryExceeded);
     assert_eq!(network.nodes[0].endpoint.counters().resets_received, 1);
     network.submit(0, quiet, 1, Operation::Send, inline(b"?"));

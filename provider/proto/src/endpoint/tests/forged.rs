@@ -66,13 +66,12 @@ fn every_check_holds_a_forged_write_back() {
     type Change = fn(&mut Base, &mut DataHeader);
     let (mut network, a, b, write) = with_write();
     let to = victim(&network);
-    let fresh: Change = |base, header| {
-        base.psn = Psn(1);
-        header.msn = Msn(2);
-    };
-    let with = |more: Change| {
+    // Each on a path of its own, so that it is not a duplicate.
+    let with = |path: u8, more: Change| {
         forge(&write, |base, header| {
-            fresh(base, header);
+            base.path = PathId(40 + path);
+            base.psn = Psn(0);
+            header.msn = Msn(2);
             more(base, header);
         })
     };
@@ -87,17 +86,16 @@ fn every_check_holds_a_forged_write_back() {
         ("dropped_unknown_qp", |_, header| header.qpn = Qpn::truncate(header.qpn.get() ^ 0x1000)),
         ("dropped_unknown_qp", |_, header| header.qpn = Qpn::truncate(header.qpn.get() ^ (1 << 14))),
     ];
-    for (counter, change) in cases {
+    for (at, (counter, change)) in cases.into_iter().enumerate() {
         let before = count(&network, counter);
-        let packet = with(change);
-        // On paths that were not used, so that the next case is new to its path again.
+        let packet = with(at as u8, change);
         network.inject(attacker(ip(1, 0)), to, packet);
         network.run(MS);
         assert_eq!(count(&network, counter), before + 1, "{counter}");
         assert!(untouched(&network), "{counter}");
     }
     let before = count(&network, "dropped_wrong_source");
-    let packet = with(|_, _| {});
+    let packet = with(20, |_, _| {});
     network.inject(attacker(ip(66, 6)), to, packet);
     network.run(MS);
     assert_eq!(count(&network, "dropped_wrong_source"), before + 1);
@@ -136,13 +134,35 @@ fn resets_are_few_small_and_believed_from_the_peer_only() {
     let (mut network, a, b, write) = with_write();
     let to = victim(&network);
     network.sniffed = Some(Vec::new());
-    for _ in 0..5_000 {
+    for _ in 0..1_000 {
         let packet = forge(&write, |base, _| base.connection.0 = base.connection.0.wrapping_add(77));
         network.inject(attacker(ip(66, 0)), to, packet);
     }
     network.run(MS);
+    assert_eq!(network.nodes[1].endpoint.counters().resets_sent, 0, "a source port is deaf");
+    network.sniffed = Some(Vec::new());
+    for number in 0..5_000u32 {
+        let identity =
+            HelloIdentity { my_id: ConnectionId(number + 1), incarnation: Incarnation(1), echo: ConnectionId(number + 9) };
+        let hello = Hello {
+            identity,
+            source_gid: Gid::from_ip(ip(66, 0)),
+            dest_gid: Gid::from_ip(ip(2, 0)),
+            endpoint_port: 4_444,
+            payload_bytes: 4096,
+            paths: 64,
+            ..Hello::default()
+        };
+        let mut packet = [0; 256];
+        let mut builder = ControlBuilder::new(&mut packet);
+        assert!(builder.push_hello(&hello));
+        let length = builder.finish(&Base::default());
+        network.inject(attacker(ip(66, 0)), to, packet[..length].to_vec());
+    }
+    network.run(MS);
     let sent = network.nodes[1].endpoint.counters().resets_sent;
     assert!((1..=300).contains(&sent), "{sent}");
+    assert_eq!(network.sniffed.take().unwrap().last().unwrap().len(), RESET_PACKET_BYTES);
     // One for the id that node 1 sends with, but not from node 0; one from node 0, but for another id.
     let (_, base) = Base::parse(&write).unwrap();
     let reset = |id: ConnectionId| {

@@ -389,10 +389,8 @@ impl Network {
     fn deliver(&mut self, delivery: Delivery) {
         let Delivery { to, from, bytes } = delivery;
         let ce = self.rng.random_bool(self.weather.ce);
-        let owner = |node: &&mut Node| {
-            let port = to.port();
-            node.addresses.contains(&to.ip()) && (node.port == port || port.wrapping_sub(node.source_base) < 256)
-        };
+        // Source ports are deaf.
+        let owner = |node: &&mut Node| node.addresses.contains(&to.ip()) && node.port == to.port();
         let Some(node) = self.nodes.iter_mut().filter(|node| !node.dead).find(|node| owner(node)) else {
             if self.weather.icmp {
                 self.unreachable(from, to);

@@ -175,7 +175,7 @@ fn an_idle_endpoint_has_nothing_to_do() {
     let mut network = Network::pair(14, CALM, 1);
     let (qp_a, qp_b) = network.connected(0, 1);
     exchange(&mut network, (0, qp_a), (1, qp_b));
-    network.run(100 * MS);
+    network.run(1_000 * MS);
     for node in &network.nodes {
         assert!(!node.endpoint.outstanding());
         assert_eq!(node.endpoint.poll_timeout(), None, "{node:?}", node = node.endpoint);

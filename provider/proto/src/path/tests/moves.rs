@@ -186,3 +186,32 @@ fn stamps_strictly_increase_while_the_clock_stands() {
         assert_eq!(pair[1].sent.stamp.since(pair[0].sent.stamp), 1);
     }
 }
+
+#[test]
+fn what_leaves_by_another_route_proves_nothing() {
+    let aside = |pair: &mut Pair| Flight {
+        sent: pair.tx.send_aside(pair.now),
+        psn: None,
+        flags: BaseFlags::PROBE,
+    };
+    for warm in [false, true] {
+        let mut pair = if warm { Pair::warmed_up() } else { Pair::new() };
+        let flights = pair.send_many(10);
+        let stray = aside(&mut pair);
+        assert!(pair.deliver(stray).ack_twice);
+        let outcome = pair.ack();
+        assert_eq!((outcome.lost, outcome.invalid), (0, false));
+        pair.deliver_all(&flights[..3]);
+        let stray = aside(&mut pair);
+        pair.deliver(stray);
+        assert_eq!(pair.ack().lost, 0);
+        pair.deliver_all(&flights[3..]);
+        pair.ack();
+        pair.assert_done();
+        let first = pair.send();
+        let stray = aside(&mut pair);
+        assert!(stray.sent.stamp.is_before(first.sent.stamp));
+        pair.deliver(stray);
+        assert_eq!(pair.ack().lost, 0);
+    }
+}

@@ -3,19 +3,6 @@
 use super::*;
 
 #[test]
-fn markers_are_due_once_after_packets() {
-    let mut pair = Pair::new();
-    assert!(!pair.tx.marker_due());
-    pair.send();
-    assert!(pair.tx.marker_due());
-    pair.send_bare(Bare::Marker);
-    assert!(!pair.tx.marker_due());
-    pair.send();
-    pair.tx.on_marker_flagged();
-    assert!(!pair.tx.marker_due());
-}
-
-#[test]
 fn a_probe_shows_a_tail_that_was_lost_whole() {
     let mut pair = Pair::warmed_up();
     let flights = pair.send_many(10);

@@ -35,6 +35,7 @@ pub struct PathTx<R> {
     first_epoch: Epoch,
     /// The latest transmission (its low 32 bits are the stamp), and the clock then.
     last_transmission: u64,
+    first_transmission: u64,
     last_sent: Option<Time>,
     /// Largest transmission that was echoed.
     echoed: u64,
@@ -45,7 +46,6 @@ pub struct PathTx<R> {
     rtt: RoundTrip,
     window: PathWindow,
     caller_waits: bool,
-    marker_due: bool,
     last_ack: Option<Time>,
     counts: PeerCounts,
 }
@@ -79,6 +79,7 @@ impl<R: Copy> PathTx<R> {
             heard: None,
             first_epoch: epoch,
             last_transmission: 0,
+            first_transmission: 0,
             last_sent: None,
             echoed: 0,
             ring: SentRing::new(psn),
@@ -88,7 +89,6 @@ impl<R: Copy> PathTx<R> {
             rtt: RoundTrip::new(now),
             window: PathWindow::new(now),
             caller_waits: false,
-            marker_due: false,
             last_ack: None,
             counts: PeerCounts::default(),
         }
@@ -130,7 +130,6 @@ impl<R: Copy> PathTx<R> {
         let transmission = self.last_transmission;
         let psn = self.ring.push(record, bytes, transmission, now, self.epoch);
         debug_assert_eq!(psn, sent.psn);
-        self.marker_due = true;
         sent
     }
 
@@ -150,7 +149,6 @@ impl<R: Copy> PathTx<R> {
             .ring
             .push_again(psn, self.last_transmission, now, self.epoch);
         debug_assert!(was_lost, "{psn} does not wait to be sent again");
-        self.marker_due = true;
         Sent { psn, ..sent }
     }
 
@@ -162,26 +160,28 @@ impl<R: Copy> PathTx<R> {
     /// Stamps a packet without a PSN of its own.
     pub fn send_bare(&mut self, now: Time, kind: Bare) -> Sent {
         let sent = self.next_transmission(now);
-        match kind {
-            Bare::Unreliable => {}
-            Bare::Marker => {
-                self.bare.push(self.last_transmission, now, kind);
-                self.marker_due = false;
-            }
-            _ => self.bare.push(self.last_transmission, now, kind),
+        if kind != Bare::Unreliable {
+            self.bare.push(self.last_transmission, now, kind);
         }
         sent
     }
 
-    /// The packet that was just sent bears the marker's flag: no other marker is needed for what was sent up to it.
-    pub fn on_marker_flagged(&mut self) {
-        self.marker_due = false;
-    }
-
-    /// Whether packets were sent since the last marker: when the backlog is empty, a marker closes them (WIRE 4.11).
-    #[must_use]
-    pub fn marker_due(&self) -> bool {
-        self.marker_due
+    /// Stamps a packet without a PSN of its own that leaves by another route than the path's, of which there is no
+    /// order with what the path has in flight: its stamp must prove nothing (WIRE 4.23). While anything is in flight it repeats
+    /// what the peer has echoed, or what was before the first transmission; the peer answers it all the same.
+    pub fn send_aside(&mut self, now: Time) -> Sent {
+        if self.ring.packets_in_flight() == 0 {
+            return self.next_transmission(now);
+        }
+        let (transmission, epoch) = match self.heard {
+            Some(heard) => (self.echoed, heard),
+            None => (self.first_transmission - 1, self.first_epoch),
+        };
+        Sent {
+            psn: self.ring.next_psn(),
+            stamp: Stamp(transmission as u32),
+            epoch,
+        }
     }
 
     fn next_transmission(&mut self, now: Time) -> Sent {
@@ -195,6 +195,9 @@ impl<R: Copy> PathTx<R> {
         // WIRE 2.9
         let clock = now.as_ns() / Stamp::UNIT_NS;
         self.last_transmission = clock.max(self.last_transmission + 1);
+        if self.last_sent.is_none() {
+            self.first_transmission = self.last_transmission;
+        }
         self.last_sent = Some(now);
         Sent {
             psn: self.ring.next_psn(),
@@ -213,7 +216,7 @@ impl<R: Copy> PathTx<R> {
     // ---- Acknowledgements ----
 
     /// Takes one path block; the records of packets that it newly acknowledges are added to `acked`, in PSN order.
-    /// Blocks may arrive in any order and more than once.
+    /// Blocks may arrive in any order and more than once (WIRE 5.8).
     pub fn handle_block(
         &mut self,
         now: Time,
@@ -428,7 +431,7 @@ impl<R: Copy> PathTx<R> {
         PathAction::None
     }
 
-    /// One packet is enough: when it arrives, its echo proves what became of all the others.
+    /// One packet is enough (WIRE 4.17): when it arrives, its echo proves what became of all the others.
     fn give_oldest_up(&mut self, now: Time) {
         let oldest = self.ring.oldest_older().or(self.ring.oldest_recent());
         if let Some((psn, _)) = oldest {

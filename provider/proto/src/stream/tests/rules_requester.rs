@@ -1,138 +1,16 @@
-//! The requester's rules one by one.
+//! The requester's rules one by one: what leaves, and when it completes.
 
 use std::collections::VecDeque;
 
 use rstest::rstest;
 
+use super::bench::{A, B, Bench, read_response};
 use super::host::ALL;
 use super::world::{PD, Setup, World, request};
-use crate::event::{Event, QpFailure};
+use crate::event::QpFailure;
 use crate::stream::*;
 use crate::types::*;
-use crate::wire::{Attempt, DataHeader, FillStatus, Msn, NakCode, Opcode, Ssn, StreamBlock};
-
-/// A world with one pair and 64 KiB of memory at each end.
-struct Bench {
-    world: World,
-    local: (u32, u64),
-    remote: (u32, u64),
-}
-
-const A: usize = 0;
-const B: usize = 1;
-
-impl Bench {
-    fn new(setup: &Setup) -> Self {
-        let mut world = World::new(1000, 1 << 20);
-        let local = world.hosts[0].register(PD, 1 << 16, ALL);
-        let remote = world.hosts[1].register(PD, 1 << 16, ALL);
-        world.connect(setup);
-        Self {
-            world,
-            local,
-            remote,
-        }
-    }
-
-    fn write(&self, cookie: u64, length: u32) -> SendRequest {
-        let (rkey, remote_addr) = self.remote;
-        request(
-            cookie,
-            Operation::Write { remote_addr, rkey },
-            self.local.0,
-            self.local.1,
-            length,
-        )
-    }
-
-    fn read(&self, cookie: u64, length: u32) -> SendRequest {
-        let (rkey, remote_addr) = self.remote;
-        request(
-            cookie,
-            Operation::Read { remote_addr, rkey },
-            self.local.0,
-            self.local.1,
-            length,
-        )
-    }
-
-    fn message(&self, cookie: u64, length: u32) -> SendRequest {
-        request(cookie, Operation::Send, self.local.0, self.local.1, length)
-    }
-
-    /// Sends all that may leave, and drops it; returns (MSN, attempt, offset, length) of each segment.
-    fn leave(&mut self) -> Vec<(u32, u8, u32, u16)> {
-        let mut left = Vec::new();
-        while let Some(packet) = self.world.send(A, false) {
-            let segment = packet.segment;
-            left.push((
-                segment.msn.0,
-                segment.attempt.0,
-                segment.offset,
-                segment.length,
-            ));
-        }
-        left
-    }
-
-    fn leave_messages(&mut self) -> Vec<u32> {
-        let mut messages: Vec<_> = self.leave().iter().map(|segment| segment.0).collect();
-        messages.dedup();
-        messages
-    }
-
-    fn tell(&mut self, executed: u32, code: NakCode, attempt: u8) {
-        let credit = self.world.sides[A].requester.credit;
-        self.tell_credit(executed, code, attempt, credit);
-    }
-
-    fn tell_credit(&mut self, executed: u32, code: NakCode, attempt: u8, credit: Ssn) {
-        let block = StreamBlock {
-            code,
-            attempt: Attempt(attempt),
-            msn_executed: Msn(executed),
-            credit,
-            rnr_timer: 1,
-            ..StreamBlock::default()
-        };
-        self.world.deliver_block(A, &block);
-    }
-
-    fn answer(&mut self, header: DataHeader, payload: &[u8]) -> Option<Result<bool, Failure>> {
-        let side = &mut self.world.sides[A];
-        let result = side.requester.handle_response(
-            &header,
-            payload,
-            &mut self.world.hosts[0],
-            &mut side.events,
-        );
-        self.world.settle(A, result.err());
-        Some(result)
-    }
-
-    fn cookies(&self) -> Vec<u64> {
-        self.world
-            .send_statuses(A)
-            .iter()
-            .map(|done| done.0)
-            .collect()
-    }
-
-    fn pass_ns(&mut self, ns: u64) {
-        self.world.now = self.world.now + ns;
-    }
-}
-
-fn read_response(msn: u32, length: u32, offset: u32, bytes: u16) -> DataHeader {
-    DataHeader {
-        opcode: Opcode::ReadResp,
-        msn: Msn(msn),
-        message_bytes: length,
-        offset,
-        payload_bytes: bytes,
-        ..DataHeader::default()
-    }
-}
+use crate::wire::{Attempt, Msn, NakCode, Opcode, Ssn};
 
 #[test]
 fn a_request_completes_when_it_is_executed_not_when_it_is_acknowledged() {
@@ -181,43 +59,6 @@ fn a_claim_about_what_was_never_sent_is_ignored() {
 }
 
 #[test]
-fn later_requests_wait_for_the_answer_of_an_earlier_read() {
-    let mut bench = Bench::new(&Setup::default());
-    bench.world.submit(A, bench.read(1, 1500));
-    bench.world.submit(A, bench.write(2, 10));
-    assert_eq!(bench.leave(), [(1, 0, 0, 0), (2, 0, 0, 10)]);
-    bench.tell(2, NakCode::None, 0);
-    assert!(bench.cookies().is_empty());
-    assert_eq!(
-        bench.answer(read_response(1, 1500, 1000, 500), &[7; 500]),
-        Some(Ok(true))
-    );
-    assert!(bench.cookies().is_empty());
-    assert_eq!(
-        bench.answer(read_response(1, 1500, 0, 1000), &[6; 1000]),
-        Some(Ok(true))
-    );
-    assert_eq!(bench.cookies(), [1, 2]);
-    let seen = bench.world.hosts[0]
-        .memory(bench.local.0, bench.local.1, 1501)
-        .expect("registered");
-    assert!(seen[..1000] == [6; 1000] && seen[1000..1500] == [7; 500] && seen[1500] == 0);
-}
-
-#[test]
-fn a_complete_answer_proves_execution_without_a_stream_block() {
-    let mut bench = Bench::new(&Setup::default());
-    bench.world.submit(A, bench.write(1, 10));
-    bench.world.submit(A, bench.read(2, 4));
-    bench.leave();
-    assert_eq!(
-        bench.answer(read_response(2, 4, 0, 4), &[1; 4]),
-        Some(Ok(true))
-    );
-    assert_eq!(bench.cookies(), [1, 2]);
-}
-
-#[test]
 fn a_fence_waits_for_answers_and_not_for_writes() {
     let mut bench = Bench::new(&Setup::default());
     bench.world.submit(A, bench.write(1, 10));
@@ -245,19 +86,6 @@ fn a_fence_waits_for_answers_and_not_for_writes() {
     );
     bench.answer(read_response(3, 4, 0, 4), &[1; 4]);
     assert_eq!(bench.leave_messages(), [4, 5]);
-}
-
-#[test]
-fn no_more_answers_are_awaited_than_max_rd_atomic() {
-    let mut bench = Bench::new(&Setup {
-        rd_atomic: 2,
-        ..Setup::default()
-    });
-    (1..=4).for_each(|cookie| bench.world.submit(A, bench.read(cookie, 4)));
-    assert_eq!(bench.leave_messages(), [1, 2]);
-    bench.answer(read_response(2, 4, 0, 4), &[1; 4]);
-    assert_eq!(bench.leave_messages(), [3]);
-    assert!(bench.cookies().is_empty());
 }
 
 #[test]
@@ -490,25 +318,6 @@ fn a_fatal_code_fails_the_oldest_unexecuted(#[case] code: NakCode, #[case] statu
 }
 
 #[test]
-fn an_earlier_read_still_completes_before_a_later_refusal() {
-    let mut bench = Bench::new(&Setup::default());
-    bench.world.submit(A, bench.read(1, 4));
-    bench.world.submit(A, bench.write(2, 10));
-    bench.leave();
-    bench.tell(1, NakCode::RemoteAccess, 0);
-    assert!(bench.cookies().is_empty());
-    bench.world.submit(A, bench.write(3, 10));
-    assert!(bench.leave().is_empty(), "nothing newer leaves");
-    bench.answer(read_response(1, 4, 0, 4), &[1; 4]);
-    let expected = [
-        (1, Status::Success),
-        (2, Status::RemoteAccess),
-        (3, Status::Flushed),
-    ];
-    assert_eq!(bench.world.send_statuses(A), expected);
-}
-
-#[test]
 fn a_faulty_request_fails_at_its_turn() {
     let mut bench = Bench::new(&Setup::default());
     bench.world.submit(A, bench.write(1, 10));
@@ -578,99 +387,6 @@ fn content_is_gone_once_executed_or_begun_afresh_or_of_another_life() {
     assert_eq!(requester.describe_fill(&second).opcode, Opcode::Fill);
     bench.tell(1, NakCode::None, 0);
     assert!(bench.world.sides[A].requester.describe(&first).is_none());
-}
-
-#[rstest]
-#[case::wrong_length(read_response(1, 5, 0, 4), Some(Status::BadResponse))]
-#[case::beyond_the_end(read_response(1, 8, 5, 4), Some(Status::BadResponse))]
-#[case::of_an_atomic(DataHeader { opcode: Opcode::AtomicResp, ..read_response(1, 8, 0, 4) }, Some(Status::BadResponse))]
-#[case::unknown_message(read_response(3, 8, 0, 4), None)]
-#[case::not_sent(read_response(2, 8, 0, 4), None)]
-#[case::nothing(DataHeader { opcode: Opcode::Fill, ..read_response(1, 8, 0, 0) }, None)]
-#[case::access(
-    DataHeader { opcode: Opcode::Fill, immediate: FillStatus::RemoteAccess as u32, ..read_response(1, 8, 0, 0) },
-    Some(Status::RemoteAccess)
-)]
-#[case::operation(
-    DataHeader { opcode: Opcode::Fill, immediate: FillStatus::RemoteOperational as u32, ..read_response(1, 8, 0, 0) },
-    Some(Status::RemoteOperation)
-)]
-fn answers_are_checked(#[case] header: DataHeader, #[case] status: Option<Status>) {
-    let mut bench = Bench::new(&Setup {
-        rd_atomic: 1,
-        ..Setup::default()
-    });
-    bench.world.submit(A, bench.read(1, 8));
-    bench.world.submit(A, bench.read(2, 8));
-    bench.leave();
-    let payload = vec![9; usize::from(header.payload_bytes)];
-    bench.answer(header, &payload);
-    let expected: Vec<_> = status
-        .iter()
-        .flat_map(|status| [(1, *status), (2, Status::Flushed)])
-        .collect();
-    assert_eq!(bench.world.send_statuses(A), expected);
-    let seen = bench.world.hosts[0]
-        .memory(bench.local.0, bench.local.1, 8)
-        .expect("registered");
-    assert_eq!(seen, [0; 8], "nothing was placed");
-}
-
-#[test]
-fn an_answer_begun_afresh_is_counted_afresh() {
-    let mut bench = Bench::new(&Setup::default());
-    bench.world.submit(A, bench.read(1, 8));
-    bench.leave();
-    bench.answer(read_response(1, 8, 0, 4), &[1; 4]);
-    let again = |offset, bytes| DataHeader {
-        attempt: Attempt(1),
-        ..read_response(1, 8, offset, bytes)
-    };
-    assert_eq!(bench.answer(again(4, 4), &[2; 4]), Some(Ok(true)));
-    assert!(bench.cookies().is_empty());
-    assert_eq!(
-        bench.answer(read_response(1, 8, 4, 4), &[3; 4]),
-        Some(Ok(false)),
-        "the older attempt"
-    );
-    bench.answer(again(0, 4), &[4; 4]);
-    assert_eq!(bench.cookies(), [1]);
-    let seen = bench.world.hosts[0]
-        .memory(bench.local.0, bench.local.1, 8)
-        .expect("registered");
-    assert_eq!(seen, [4, 4, 4, 4, 2, 2, 2, 2]);
-}
-
-#[test]
-fn a_local_buffer_that_cannot_be_written_is_a_protection_error() {
-    let mut bench = Bench::new(&Setup::default());
-    bench.world.submit(A, bench.read(1, 8));
-    bench.leave();
-    bench.world.hosts[0].deregister(bench.local.0);
-    bench.answer(read_response(1, 8, 0, 8), &[1; 8]);
-    assert_eq!(bench.world.send_statuses(A), [(1, Status::LocalProtection)]);
-}
-
-#[test]
-fn answers_after_the_end_place_nothing() {
-    let mut bench = Bench::new(&Setup::default());
-    bench.world.submit(A, bench.read(1, 8));
-    bench.world.submit(A, bench.read(2, 8));
-    bench.leave();
-    let mut events = VecDeque::new();
-    bench.world.sides[A]
-        .requester
-        .fail(Status::RetryExceeded, &mut events);
-    assert!(matches!(events[0], Event::SendDone(done) if done.status == Status::RetryExceeded));
-    assert!(matches!(events[1], Event::SendDone(done) if done.status == Status::Flushed));
-    assert_eq!(
-        bench.answer(read_response(1, 8, 0, 8), &[1; 8]),
-        Some(Ok(false))
-    );
-    let seen = bench.world.hosts[0]
-        .memory(bench.local.0, bench.local.1, 8)
-        .expect("registered");
-    assert_eq!(seen, [0; 8]);
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! Two engines in one process, over loopback, through the verbs objects: who does the work when, and that nobody waits
 //! for ever. The protocol has its own tests.
 
+mod measurements;
+
 use super::*;
 use crate::device::{Device, Gid};
 use crate::verbs::context::Context;
@@ -26,6 +28,7 @@ const RDMA_READ: u32 = 2;
 /// One side: a device of its own on a loopback address, with one queue pair and one region.
 struct End {
     context: Arc<Context>,
+    engine: Arc<Engine>,
     pd: Arc<Pd>,
     cq: Arc<Cq>,
     qp: Arc<Qp>,
@@ -68,16 +71,30 @@ impl End {
             signal_all: false,
         };
         let qp = context.create_qp(&parts).unwrap();
+        let engine = Engine::for_device(&context.device).unwrap();
         let memory = vec![0; bytes];
         let address = memory.as_ptr().expose_provenance() as u64;
-        let region =
-            Region { pd: pd.id(), iova: address, length: bytes as u64, host_addr: address, access: Access(ACCESS) };
+        let region = Region {
+            pd: pd.id(),
+            iova: address,
+            length: bytes as u64,
+            host_addr: address,
+            access: Access(ACCESS),
+        };
         let key = MrTable::of_process().register(region).unwrap();
-        End { context, pd, cq, qp, key, memory }
+        End {
+            context,
+            engine,
+            pd,
+            cq,
+            qp,
+            key,
+            memory,
+        }
     }
 
     fn engine(&self) -> &Engine {
-        self.context.engine().unwrap()
+        &self.engine
     }
 
     fn address(&self) -> u64 {
@@ -87,7 +104,12 @@ impl End {
     fn connect(&self, peer: &End) {
         let source = self.context.source_gid(0).unwrap();
         let dest_gid = peer.context.source_gid(0).unwrap();
-        let address = AddressVector { dest_gid, is_global: true, port: 1, ..AddressVector::default() };
+        let address = AddressVector {
+            dest_gid,
+            is_global: true,
+            port: 1,
+            ..AddressVector::default()
+        };
         let attributes = Attributes {
             path_mtu: 5,
             dest_qpn: peer.qp.qpn().get(),
@@ -116,7 +138,11 @@ impl End {
             ),
             (
                 QpState::ReadyToSend,
-                Mask::TIMEOUT | Mask::RETRY_COUNT | Mask::RNR_RETRY | Mask::SQ_PSN | Mask::MAX_RD_ATOMIC,
+                Mask::TIMEOUT
+                    | Mask::RETRY_COUNT
+                    | Mask::RNR_RETRY
+                    | Mask::SQ_PSN
+                    | Mask::MAX_RD_ATOMIC,
             ),
         ];
         for (state, mask) in steps {
@@ -145,18 +171,30 @@ impl End {
 
     fn post_receive(&self, wr_id: u64, sge: Sge) {
         let mut poster = self.qp.receive_poster().unwrap();
-        poster.post(ReceiveRequest { wr_id, sges: SgeList::from_slice(&[sge]) }).unwrap();
+        poster
+            .post(ReceiveRequest {
+                wr_id,
+                sges: SgeList::from_slice(&[sge]),
+            })
+            .unwrap();
         if poster.finish() {
             self.engine().receive_doorbell(&self.qp);
         }
     }
 
     fn sge(&self, offset: usize, length: usize) -> Sge {
-        Sge { addr: self.address() + offset as u64, length: length as u32, lkey: self.key }
+        Sge {
+            addr: self.address() + offset as u64,
+            length: length as u32,
+            lkey: self.key,
+        }
     }
 
     fn write_to(&self, peer: &End, wr_id: u64, length: usize) {
-        let operation = Operation::Write { remote_addr: peer.address(), rkey: peer.key };
+        let operation = Operation::Write {
+            remote_addr: peer.address(),
+            rkey: peer.key,
+        };
         self.post(wr_id, operation, &[self.sge(0, length)]);
     }
 
@@ -174,7 +212,11 @@ impl End {
         while found.len() < count {
             between();
             found.extend(self.completions());
-            assert!(Instant::now() < end, "{} of {count} completions", found.len());
+            assert!(
+                Instant::now() < end,
+                "{} of {count} completions",
+                found.len()
+            );
         }
         found
     }
@@ -220,8 +262,20 @@ fn polling_threads_do_all_the_work() {
     };
     let received = b.wait(1, poll);
     let sent = a.wait(2, poll);
-    assert_eq!(sent.iter().map(|cqe| (cqe.wr_id, cqe.status)).collect::<Vec<_>>(), [(10, 0), (11, 0)]);
-    assert_eq!((received[0].wr_id, received[0].status, received[0].byte_length), (40, 0, 60));
+    assert_eq!(
+        sent.iter()
+            .map(|cqe| (cqe.wr_id, cqe.status))
+            .collect::<Vec<_>>(),
+        [(10, 0), (11, 0)]
+    );
+    assert_eq!(
+        (
+            received[0].wr_id,
+            received[0].status,
+            received[0].byte_length
+        ),
+        (40, 0, 60)
+    );
     assert_eq!(received[0].source_qpn, a.qp.qpn().get());
     assert_eq!(b.memory[..60], a.memory[5..65]);
     assert_eq!(b.memory[60..], a.memory[60..]);
@@ -243,12 +297,18 @@ fn a_target_that_never_calls_is_served() {
 #[test]
 fn nobody_needs_to_poll() {
     const LENGTH: usize = 200_000;
-    let (mut a, mut b) = pair(LENGTH);
+    let (a, mut b) = pair(LENGTH);
     fill(&mut b.memory, 4);
-    let operation = Operation::Read { remote_addr: b.address(), rkey: b.key };
+    let operation = Operation::Read {
+        remote_addr: b.address(),
+        rkey: b.key,
+    };
     a.post(1, operation, &[a.sge(0, LENGTH)]);
     let sent = a.wait(1, pause);
-    assert_eq!((sent[0].status, sent[0].opcode), (Status::Success as u32, RDMA_READ));
+    assert_eq!(
+        (sent[0].status, sent[0].opcode),
+        (Status::Success as u32, RDMA_READ)
+    );
     assert_eq!(a.memory, b.memory);
     // After a while of polling the background threads only watch; then they must take over again.
     fill(&mut b.memory, 5);
@@ -274,7 +334,10 @@ fn threads_that_post_at_once_lose_nothing() {
             let (a, b, done) = (&a, &b, &done);
             scope.spawn(move || {
                 for round in 0..EACH {
-                    let operation = Operation::Write { remote_addr: b.address(), rkey: b.key };
+                    let operation = Operation::Write {
+                        remote_addr: b.address(),
+                        rkey: b.key,
+                    };
                     let work = || SendWork {
                         wr_id: (thread * EACH + round) as u64,
                         operation,
@@ -311,14 +374,35 @@ fn threads_that_post_at_once_lose_nothing() {
 fn memory_that_is_gone_fails_its_own_work_request() {
     let (a, b) = pair(4096);
     // Registered, but nothing is mapped there.
-    let region = Region { pd: a.pd.id(), iova: 0, length: 1 << 20, host_addr: 4096, access: Access(ACCESS) };
+    let region = Region {
+        pd: a.pd.id(),
+        iova: 0,
+        length: 1 << 20,
+        host_addr: 4096,
+        access: Access(ACCESS),
+    };
     let key = MrTable::of_process().register(region).unwrap();
     a.write_to(&b, 1, 4096);
-    let operation = Operation::Write { remote_addr: b.address(), rkey: b.key };
-    a.post(2, operation, &[Sge { addr: 0, length: 4096, lkey: key }]);
+    let operation = Operation::Write {
+        remote_addr: b.address(),
+        rkey: b.key,
+    };
+    a.post(
+        2,
+        operation,
+        &[Sge {
+            addr: 0,
+            length: 4096,
+            lkey: key,
+        }],
+    );
     a.write_to(&b, 3, 64);
     let found = a.wait(3, pause);
-    let expected = [(1, Status::Success), (2, Status::LocalProtection), (3, Status::Flushed)];
+    let expected = [
+        (1, Status::Success),
+        (2, Status::LocalProtection),
+        (3, Status::Flushed),
+    ];
     let found: Vec<(u64, u32)> = found.iter().map(|cqe| (cqe.wr_id, cqe.status)).collect();
     assert_eq!(found, expected.map(|(id, status)| (id, status as u32)));
 }
@@ -332,7 +416,10 @@ fn every_request_has_completed_when_destroy_returns() {
     }
     a.context.destroy_qp(&a.qp);
     let found = a.completions();
-    assert_eq!(found.iter().map(|cqe| cqe.wr_id).collect::<Vec<_>>(), (0..20).collect::<Vec<_>>());
+    assert_eq!(
+        found.iter().map(|cqe| cqe.wr_id).collect::<Vec<_>>(),
+        (0..20).collect::<Vec<_>>()
+    );
     assert!(found.iter().all(|cqe| cqe.status == Status::Flushed as u32));
     drop(b);
 }
@@ -375,12 +462,18 @@ fn statistics_are_json_and_a_second_engine_appends() {
     a.write_to(&b, 1, 4096);
     a.wait(1, pause);
     let line = a.engine().inner.gate.enter().statistics(&a.engine().inner);
-    for wanted in ["{\"device\":\"metaroce-test-", "\"data_packets_sent\":", "\"packets_sent\":", "\"paths\":[{\"local\":0,"] {
+    for wanted in [
+        "{\"device\":\"metaroce-test-",
+        "\"data_packets_sent\":",
+        "\"packets_sent\":",
+        "\"paths\":[{\"local\":0,",
+    ] {
         assert!(line.contains(wanted), "{wanted} is not in {line}");
     }
     assert_eq!(line.matches('{').count(), line.matches('}').count());
     assert!(line.ends_with("]}\n"));
-    let file = std::env::temp_dir().join(format!("metaroce-statistics-{}.json", std::process::id()));
+    let file =
+        std::env::temp_dir().join(format!("metaroce-statistics-{}.json", std::process::id()));
     let name = file.to_str().unwrap();
     std::fs::write(&file, "old").unwrap();
     statistics::write(name, "{}\n");

@@ -1,0 +1,132 @@
+//! Runs scenarios from seeds and says what was found. `--help` tells the arguments.
+
+use std::process::ExitCode;
+use std::time::Instant;
+
+use metaroce_sim::scenario::{NAMES, Scenario, bulk, named, random};
+use metaroce_sim::world::World;
+
+const HELP: &str = "\
+Runs the transport in simulated networks and checks what programs may rely on.
+
+usage: sim [--seed N] [--count M] [--name NAME] [--trace] [--keep-going]
+       sim --bulk [--seed N] [--messages M]
+
+  --seed N       first seed (1)
+  --count M      how many seeds in a row (100)
+  --name NAME    a named scenario instead of random ones; 'list' shows the names
+  --trace        print every packet
+  --keep-going   do not stop at the first wrong run
+  --bulk         measure throughput on a 10 Gb/s link at several loss rates
+  --messages M   messages of 256 KiB for --bulk (2000)
+";
+
+struct Arguments {
+    seed: u64,
+    count: u64,
+    name: Option<String>,
+    trace: bool,
+    keep_going: bool,
+    bulk: bool,
+    messages: u32,
+}
+
+fn parse(arguments: &mut dyn Iterator<Item = String>) -> Result<Arguments, String> {
+    let mut parsed =
+        Arguments { seed: 1, count: 100, name: None, trace: false, keep_going: false, bulk: false, messages: 2_000 };
+    while let Some(argument) = arguments.next() {
+        let mut value = || arguments.next().ok_or_else(|| format!("{argument} needs a value"));
+        let number = |text: String| text.parse().map_err(|_| format!("{argument}: '{text}' is not a number"));
+        match argument.as_str() {
+            "--seed" => parsed.seed = number(value()?)?,
+            "--count" => parsed.count = number(value()?)?,
+            "--messages" => parsed.messages = number(value()?)? as u32,
+            "--name" => parsed.name = Some(value()?),
+            "--trace" => parsed.trace = true,
+            "--keep-going" => parsed.keep_going = true,
+            "--bulk" => parsed.bulk = true,
+            "--help" | "-h" => return Err(HELP.into()),
+            _ => return Err(format!("unknown argument '{argument}'\n\n{HELP}")),
+        }
+    }
+    Ok(parsed)
+}
+
+fn scenario_of(arguments: &Arguments, seed: u64) -> Result<Scenario, String> {
+    match &arguments.name {
+        None => Ok(random(seed)),
+        Some(name) => {
+            named(name, seed).ok_or_else(|| format!("no scenario '{name}'; there are: {}", NAMES.join(", ")))
+        }
+    }
+}
+
+fn measure(arguments: &Arguments) {
+    for planes in [1, 4] {
+        let mut lossless = 0.0;
+        for loss in [0.0, 0.001, 0.01, 0.1] {
+            let started = Instant::now();
+            let outcome = World::run(&bulk(arguments.seed, loss, planes, arguments.messages), false);
+            let seconds = started.elapsed().as_secs_f64();
+            let goodput = outcome.goodput_bits_per_s();
+            if loss == 0.0 {
+                lossless = goodput;
+            }
+            println!("{outcome}");
+            println!(
+                "{planes} planes, loss {:.1} %: {:.2} Gb/s, {:.1} % kept, {:.0} packets per second of real time\n",
+                loss * 100.0,
+                goodput / 1e9,
+                goodput / lossless * 100.0,
+                outcome.packets as f64 / seconds
+            );
+        }
+    }
+}
+
+fn run(arguments: &Arguments) -> Result<bool, String> {
+    let started = Instant::now();
+    let (mut packets, mut wrong, mut runs) = (0, 0, 0);
+    for seed in arguments.seed..arguments.seed + arguments.count {
+        let scenario = scenario_of(arguments, seed)?;
+        let outcome = World::run(&scenario, arguments.trace);
+        packets += outcome.packets;
+        runs += 1;
+        if !outcome.is_right() {
+            wrong += 1;
+            if arguments.keep_going {
+                println!("seed {seed}: {}", outcome.violations[0]);
+            } else {
+                println!("{outcome}");
+                break;
+            }
+        } else if arguments.count == 1 || arguments.trace {
+            println!("{outcome}");
+        }
+    }
+    let seconds = started.elapsed().as_secs_f64();
+    println!("{runs} runs, {wrong} wrong, {packets} packets, {seconds:.1} s, {:.0} packets/s", packets as f64 / seconds);
+    Ok(wrong == 0)
+}
+
+fn main() -> ExitCode {
+    let arguments = match parse(&mut std::env::args().skip(1)) {
+        Ok(arguments) => arguments,
+        Err(text) => {
+            eprintln!("{text}");
+            return ExitCode::FAILURE;
+        }
+    };
+    if arguments.bulk {
+        measure(&arguments);
+        return ExitCode::SUCCESS;
+    }
+    match run(&arguments) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(text) => {
+            eprintln!("{text}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! One host: an endpoint, its socket's receive buffer, and when it is driven. Real hosts read their sockets in batches,
+//! some time after a datagram came, and are not run at all now and then; all of that is drawn here.
+
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use metaroce_proto::endpoint::{Endpoint, RxMeta};
+use metaroce_proto::train::Train;
+use metaroce_proto::types::{Driving, EndpointConfig, LocalAddress, Time};
+
+use crate::NodeId;
+use crate::memory::Memory;
+use crate::network::address;
+
+/// Port range of all nodes.
+pub const PORT_BASE: u16 = 24_791;
+
+/// Source sockets of each address.
+pub const SOURCE_SLOTS: u8 = 32;
+
+/// ICMP errors that a host sends at once, and one a second after that, as Linux does.
+const ICMP_BURST: u32 = 6;
+const ICMP_INTERVAL_NS: u64 = 1_000_000_000;
+
+/// How a host drives its endpoint.
+#[derive(Clone, Debug)]
+pub struct HostConfig {
+    /// A datagram is read up to this later.
+    pub wake_ns: u64,
+    /// Timers are up to this late.
+    pub timer_slack_ns: u64,
+    /// Work for each packet.
+    pub packet_ns: u64,
+    /// Datagrams read in one go.
+    pub batch: usize,
+    /// The socket's receive buffer.
+    pub receive_buffer_bytes: u64,
+    /// The socket's send buffer.
+    pub send_buffer_bytes: u64,
+    /// Packets leave before completions are looked at.
+    pub sends_first: bool,
+    /// Payload of a full packet.
+    pub payload_bytes: u16,
+    /// Paths per connection.
+    pub paths: u8,
+    /// Packets of a train at most.
+    pub train_segments: u16,
+    /// Which timing constants.
+    pub driving: Driving,
+    /// For all regions.
+    pub force_strict: Option<bool>,
+    /// Memory for packets that are held back.
+    pub hold_bytes: u32,
+}
+
+impl Default for HostConfig {
+    fn default() -> Self {
+        Self {
+            wake_ns: 2_000,
+            timer_slack_ns: 20_000,
+            packet_ns: 300,
+            batch: 64,
+            receive_buffer_bytes: 4 << 20,
+            send_buffer_bytes: 256 << 10,
+            sends_first: true,
+            payload_bytes: 4096,
+            paths: 16,
+            train_segments: 64,
+            driving: Driving::Sockets,
+            force_strict: None,
+            hold_bytes: 16 << 20,
+        }
+    }
+}
+
+/// What a node is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Life {
+    /// Its endpoint runs.
+    Up,
+    /// It says goodbye, until then at most.
+    Closing(Time),
+    /// The process is gone; the kernel answers with ICMP.
+    Gone,
+    /// The host is gone: nothing answers.
+    Silent,
+}
+
+/// See the file's head.
+#[derive(Debug)]
+pub struct Node {
+    /// Itself.
+    pub id: NodeId,
+    /// How it is driven.
+    pub config: HostConfig,
+    /// Is there anybody?
+    pub life: Life,
+    /// How often it was started.
+    pub generation: u64,
+    /// Its end of all connections.
+    pub endpoint: Endpoint,
+    /// Its memory.
+    pub memory: Memory,
+    /// Datagrams in the socket's buffer.
+    pub inbox: VecDeque<(RxMeta, Rc<[u8]>)>,
+    /// Bytes of them.
+    pub inbox_bytes: u64,
+    /// Datagrams that found it full, not told yet.
+    pub drops: u32,
+    /// Datagrams that found it full, in all.
+    pub drops_total: u64,
+    /// It is not run until then.
+    pub paused_until: Time,
+    /// It works until then.
+    pub busy_until: Time,
+    /// Its next turn.
+    pub turn_at: Option<Time>,
+    /// Turns in a row that were asked for at once and found nothing to do.
+    pub spins: u32,
+    /// Turns that it made.
+    pub turns: u64,
+    /// Reused.
+    pub train: Train,
+    icmp_left: u32,
+    icmp_filled_at: Time,
+}
+
+/// What an endpoint is told about its host.
+pub fn endpoint_config(id: NodeId, planes: u8, config: &HostConfig) -> EndpointConfig {
+    let local = |plane| LocalAddress { ip: address(id, plane), scope_id: 0, plane };
+    EndpointConfig {
+        index: id.0 as u16,
+        port_base: PORT_BASE,
+        locals: (0..planes).map(local).collect(),
+        source_slots: SOURCE_SLOTS,
+        payload_bytes: config.payload_bytes,
+        train_segments: config.train_segments,
+        train_bytes: 65_507,
+        receive_window_bytes: (config.receive_buffer_bytes / 2) as u32,
+        paths: config.paths,
+        driving: config.driving,
+        force_strict: config.force_strict,
+        hold_bytes: config.hold_bytes,
+    }
+}
+
+impl Node {
+    /// A node that has just been started.
+    pub fn new(id: NodeId, planes: u8, config: HostConfig, seed: u64, now: Time) -> Self {
+        let endpoint = Endpoint::new(endpoint_config(id, planes, &config), seed, now);
+        Self {
+            id,
+            config,
+            life: Life::Up,
+            generation: 0,
+            endpoint,
+            memory: Memory::default(),
+            inbox: VecDeque::new(),
+            inbox_bytes: 0,
+            drops: 0,
+            drops_total: 0,
+            paused_until: Time::ZERO,
+            busy_until: Time::ZERO,
+            turn_at: None,
+            spins: 0,
+            turns: 0,
+            train: Train::default(),
+            icmp_left: ICMP_BURST,
+            icmp_filled_at: Time::ZERO,
+        }
+    }
+
+    /// It is started again on the same port, with nothing of what it had.
+    pub fn restart(&mut self, planes: u8, seed: u64, now: Time) {
+        let mut fresh = Self::new(self.id, planes, self.config.clone(), seed, now);
+        fresh.generation = self.generation + 1;
+        fresh.turns = self.turns;
+        *self = fresh;
+    }
+
+    /// Whether an endpoint is there.
+    pub fn is_up(&self) -> bool {
+        matches!(self.life, Life::Up | Life::Closing(_))
+    }
+
+    /// UDP port of the endpoint.
+    pub fn port(&self) -> u16 {
+        PORT_BASE + self.id.0 as u16
+    }
+
+    /// A datagram reaches the socket; false if its buffer is full.
+    pub fn receive(&mut self, meta: RxMeta, bytes: Rc<[u8]>) -> bool {
+        // As the kernel counts: its own structures, in powers of two.
+        let cost = (bytes.len() as u64 + 512).next_power_of_two();
+        if self.inbox_bytes + cost > self.config.receive_buffer_bytes {
+            self.drops += 1;
+            self.drops_total += 1;
+            return false;
+        }
+        self.inbox_bytes += cost;
+        self.inbox.push_back((meta, bytes));
+        true
+    }
+
+    /// The next datagram.
+    pub fn read(&mut self) -> Option<(RxMeta, Rc<[u8]>)> {
+        let (meta, bytes) = self.inbox.pop_front()?;
+        self.inbox_bytes -= (bytes.len() as u64 + 512).next_power_of_two();
+        Some((meta, bytes))
+    }
+
+    /// Whether it answers a datagram with ICMP.
+    pub fn answers_unreachable(&mut self, now: Time) -> bool {
+        if self.life != Life::Gone {
+            return false;
+        }
+        if now.since_ns(self.icmp_filled_at) >= ICMP_INTERVAL_NS {
+            self.icmp_left = (self.icmp_left + 1).min(ICMP_BURST);
+            self.icmp_filled_at = now;
+        }
+        let answers = self.icmp_left > 0;
+        self.icmp_left -= u32::from(answers);
+        answers
+    }
+}

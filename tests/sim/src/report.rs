@@ -1,0 +1,91 @@
+//! What came out of a run.
+
+use std::fmt;
+
+use metaroce_proto::telemetry::Counters;
+
+/// See the file's head.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// Of the scenario.
+    pub name: String,
+    /// Of the scenario.
+    pub seed: u64,
+    /// What contradicted the contract; the first one counts.
+    pub violations: Vec<String>,
+    /// Over all packets and completions: equal for equal runs.
+    pub hash: u64,
+    /// Packets sent.
+    pub packets: u64,
+    /// Events of the simulator.
+    pub events: u64,
+    /// Virtual time until the last completion.
+    pub virtual_ns: u64,
+    /// Requests that completed.
+    pub requests: u64,
+    /// Payload bytes of those that succeeded.
+    pub bytes: u64,
+    /// Datagrams that found a socket buffer full.
+    pub socket_drops: u64,
+    /// Of all endpoints.
+    pub counters: Counters,
+    /// The state of each program.
+    pub agents: Vec<String>,
+    /// The state of each connection.
+    pub connections: Vec<String>,
+    /// The last packets, dissected, if something was wrong.
+    pub packets_seen: String,
+}
+
+impl Outcome {
+    /// Nothing contradicted the contract.
+    pub fn is_right(&self) -> bool {
+        self.violations.is_empty()
+    }
+
+    /// Payload bits per second of virtual time.
+    pub fn goodput_bits_per_s(&self) -> f64 {
+        self.bytes as f64 * 8e9 / self.virtual_ns.max(1) as f64
+    }
+
+    /// One line of figures.
+    pub fn summary(&self) -> String {
+        let counters = &self.counters;
+        format!(
+            "{} seed {}: {} in {} packets, {} requests, {:.3} ms, {:.2} Gb/s, lost {} again {} spurious {} probes {} rtos {} moves {}",
+            self.name,
+            self.seed,
+            if self.is_right() { "right" } else { "WRONG" },
+            self.packets,
+            self.requests,
+            self.virtual_ns as f64 / 1e6,
+            self.goodput_bits_per_s() / 1e9,
+            counters.packets_lost,
+            counters.retransmissions,
+            counters.spurious_retransmissions,
+            counters.probes_sent,
+            counters.rtos,
+            counters.moves,
+        )
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.is_right() {
+            writeln!(f, "Last packets:\n{}", self.packets_seen)?;
+            for line in self.agents.iter().chain(&self.connections) {
+                writeln!(f, "{line}")?;
+            }
+            for (name, value) in self.counters.iter().filter(|(_, value)| *value > 0) {
+                write!(f, "{name} {value}  ")?;
+            }
+            writeln!(f)?;
+        }
+        writeln!(f, "{}", self.summary())?;
+        for violation in &self.violations {
+            writeln!(f, "VIOLATED (seed {}): {violation}", self.seed)?;
+        }
+        Ok(())
+    }
+}

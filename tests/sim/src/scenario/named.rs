@@ -1,0 +1,195 @@
+//! Scenarios with a name: one for each thing that must work, and the seeds that failed once.
+
+use super::{Fault, Pair, Scenario};
+use crate::NodeId;
+use crate::workload::{Ending, Mistake, Mix, Workload};
+
+/// Names that [`named`] knows.
+pub const NAMES: &[&str] = &[
+    "calm",
+    "loss-1",
+    "loss-10",
+    "loss-30",
+    "bursts",
+    "reorder",
+    "duplicates",
+    "damage",
+    "pauses",
+    "slow-receiver",
+    "no-receives-at-first",
+    "one-direction-dark",
+    "routes-dark",
+    "plane-dark",
+    "silent-death",
+    "process-death",
+    "restart",
+    "restart-at-once",
+    "close",
+    "leave-in-order",
+    "exit-in-order",
+    "reconnect",
+    "strict",
+    "long-messages",
+    "reads",
+    "atomics",
+    "incast",
+    "self-connection",
+    "shared-receives",
+    "tiny-socket-buffer",
+];
+
+/// Every scenario with a name, or `None`.
+pub fn named(name: &str, seed: u64) -> Option<Scenario> {
+    let all = Workload::default();
+    let mut scenario = Scenario::two(name, seed, all.clone());
+    let (a, b) = (NodeId(0), NodeId(1));
+    let network = &mut scenario.network;
+    let edit = |scenario: &mut Scenario, change: &dyn Fn(&mut Workload)| {
+        scenario.pairs.iter_mut().flat_map(|pair| pair.workloads.iter_mut()).for_each(change);
+    };
+    match name {
+        "calm" => {}
+        "loss-1" => network.loss = 0.01,
+        "loss-10" => network.loss = 0.1,
+        "loss-30" => network.loss = 0.3,
+        "bursts" => (network.burst, network.burst_packets) = (0.01, 20.0),
+        "reorder" => {
+            (network.reorder, network.reorder_ns, network.route_spread_ns, network.jitter_ns) =
+                (0.2, 200_000, 100_000, 20_000);
+        }
+        "duplicates" => network.duplicate = 0.3,
+        "damage" => network.corrupt = 0.1,
+        "pauses" => scenario.faults = (0..8).map(|at| (at * 3_000_000, pause(NodeId(at as usize % 2)))).collect(),
+        "slow-receiver" => edit(&mut scenario, &|w| (w.receives, w.receive_delay_ns) = (2, 3_000_000)),
+        "no-receives-at-first" => {
+            edit(&mut scenario, &|w| w.first_receives = 0);
+            edit(&mut scenario, &|w| (w.mix, w.receives) = (Mix::ALL, 4));
+            // Somebody has to begin: receives are posted when others complete.
+            scenario.pairs[0].workloads[0].first_receives = 1;
+            scenario.pairs[0].workloads[1].first_receives = 1;
+        }
+        "one-direction-dark" => scenario.faults = vec![(300_000, dark(Some(a), Some(b), None, 0xff, 30_000_000))],
+        "routes-dark" => scenario.faults = vec![(300_000, dark(None, None, None, 0x55, 80_000_000))],
+        "plane-dark" => {
+            network.planes = 4;
+            scenario.faults = vec![(300_000, dark(None, None, Some(2), 0xff, 50_000_000))];
+            edit(&mut scenario, &|w| (w.messages, w.max_bytes) = (400, 50_000));
+        }
+        "silent-death" | "process-death" => {
+            edit(&mut scenario, &|w| (w.timeout, w.messages) = (14, 2_000));
+            scenario.faults = vec![(2_000_000, Fault::Kill { node: b, silent: name == "silent-death" })];
+        }
+        "restart" | "restart-at-once" => {
+            edit(&mut scenario, &|w| w.timeout = 14);
+            let after_ns = if name == "restart" { 40_000_000 } else { 0 };
+            scenario.faults = vec![
+                (500_000, Fault::Kill { node: b, silent: false }),
+                (500_000 + after_ns, Fault::Restart { node: b }),
+            ];
+        }
+        "close" => {
+            edit(&mut scenario, &|w| (w.timeout, w.messages) = (14, 2_000));
+            scenario.faults = vec![(2_000_000, Fault::Close { node: b })];
+        }
+        "leave-in-order" => {
+            network.loss = 0.05;
+            edit(&mut scenario, &|w| w.ending = Ending::Destroy);
+        }
+        "exit-in-order" => {
+            network.loss = 0.05;
+            scenario.pairs[0].workloads[1].ending = Ending::Exit;
+        }
+        "reconnect" => {
+            let plan = scenario.pairs[0].clone();
+            scenario.faults =
+                (1..6).map(|at| (at * 400_000, Fault::Reconnect { pair: 0, plan: plan.clone() })).collect();
+        }
+        "strict" => {
+            (network.loss, network.route_spread_ns, network.jitter_ns) = (0.02, 50_000, 10_000);
+            edit(&mut scenario, &|w| (w.mix, w.relaxed_percent, w.messages) = (Mix::WRITES, 0, 300));
+            scenario.hosts.iter_mut().for_each(|host| host.hold_bytes = 100_000);
+        }
+        "long-messages" => {
+            network.loss = 0.01;
+            edit(&mut scenario, &|w| (w.messages, w.max_bytes, w.sges) = (40, 600_000, 30));
+        }
+        "reads" => {
+            network.loss = 0.02;
+            edit(&mut scenario, &|w| (w.mix, w.messages) = (Mix::READS, 200));
+        }
+        "atomics" => {
+            network.loss = 0.1;
+            network.duplicate = 0.1;
+            edit(&mut scenario, &|w| (w.mix, w.messages) = (Mix::ATOMICS, 500));
+        }
+        "incast" => incast(&mut scenario, 8),
+        "self-connection" => scenario.pairs[0].nodes = [a, a],
+        "shared-receives" => {
+            network.loss = 0.02;
+            let mut pair = scenario.pairs[0].clone();
+            pair.shared = true;
+            pair.workloads.iter_mut().for_each(|w| (w.receives, w.first_receives) = (4, 4));
+            scenario.pairs = vec![pair; 4];
+        }
+        "tiny-socket-buffer" => {
+            scenario.hosts.iter_mut().for_each(|host| {
+                (host.receive_buffer_bytes, host.packet_ns, host.wake_ns) = (100_000, 3_000, 50_000);
+            });
+        }
+        _ => return named_late(name, scenario),
+    }
+    Some(scenario)
+}
+
+/// Mistakes, by name, and seeds that failed once.
+fn named_late(name: &str, mut scenario: Scenario) -> Option<Scenario> {
+    let mistake = Mistake::ALL.into_iter().find(|mistake| name == format!("mistake-{mistake:?}"))?;
+    scenario.network.loss = 0.02;
+    scenario.pairs[0].workloads[0].mistake = Some(mistake);
+    Some(scenario)
+}
+
+fn pause(node: NodeId) -> Fault {
+    Fault::Pause { node, ns: 5_000_000 }
+}
+
+fn dark(from: Option<NodeId>, to: Option<NodeId>, plane: Option<u8>, routes: u8, ns: u64) -> Fault {
+    Fault::Dark { from, to, plane, routes, ns }
+}
+
+fn incast(scenario: &mut Scenario, senders: usize) {
+    let mut send = scenario.pairs[0].workloads[0].clone();
+    (send.mix, send.messages, send.max_bytes) = (Mix::WRITES, 60, 60_000);
+    scenario.hosts = vec![scenario.hosts[0].clone(); senders + 1];
+    let pair = |at| Pair {
+        nodes: [NodeId(at), NodeId(0)],
+        workloads: [send.clone(), Workload { max_bytes: send.max_bytes, ..Workload::silent() }],
+        shared: false,
+    };
+    scenario.pairs = (1..=senders).map(pair).collect();
+    scenario.network.link_bits_per_s = 10_000_000_000;
+    scenario.network.port_bits_per_s = 10_000_000_000;
+}
+
+/// Long WRITEs in one direction over a 10 Gb/s link, to measure what is kept of it at `loss`.
+pub fn bulk(seed: u64, loss: f64, planes: u8, messages: u32) -> Scenario {
+    let send = Workload {
+        messages,
+        depth: 16,
+        max_bytes: 1 << 18,
+        all_long: true,
+        mix: Mix { write: 1, send: 0, write_imm: 0, read: 0, atomic: 0, write_read: 0, read_send: 0 },
+        relaxed_percent: 100,
+        sges: 1,
+        ..Workload::default()
+    };
+    let receive = Workload { max_bytes: send.max_bytes, receives: 2, ..Workload::silent() };
+    let mut scenario = Scenario::two("bulk", seed, send.clone());
+    scenario.pairs[0].workloads = [send, receive];
+    scenario.network.planes = planes;
+    scenario.network.loss = loss;
+    scenario.network.link_bits_per_s = 10_000_000_000 / u64::from(planes);
+    scenario.network.port_bits_per_s = scenario.network.link_bits_per_s;
+    scenario.limit_events = u64::MAX;
+    scenario
+}

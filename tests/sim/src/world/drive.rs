@@ -1,0 +1,270 @@
+//! A node's turn: datagrams in, timers, completions to the programs, trains out. What the engine does, in virtual time.
+
+use std::rc::Rc;
+
+use metaroce_proto::event::Event;
+use metaroce_proto::train::{Piece, Train};
+use metaroce_proto::types::Time;
+
+use super::{What, World};
+use crate::NodeId;
+use crate::memory::HostView;
+use crate::network::{Datagram, owner, slot_of};
+use crate::node::{Life, PORT_BASE};
+use crate::trace::Fate;
+
+/// Rounds of sending and completing in one turn: without time passing that must come to an end.
+const ROUNDS_MAX: u32 = 10_000;
+
+/// Turns in a row that a timer asked for at once and that did nothing.
+const SPINS_MAX: u32 = 1_000;
+
+/// After this an idle timer is asked again, whatever it says: it stands for the least time that a turn takes.
+const TURN_NS: u64 = 200;
+
+impl World {
+    /// One turn of a node.
+    pub(super) fn turn(&mut self, id: NodeId) {
+        let now = self.now;
+        let node = &mut self.nodes[id.0];
+        if !node.is_up() {
+            return;
+        }
+        node.turns += 1;
+        if matches!(node.life, Life::Closing(until) if until <= now) {
+            node.life = Life::Gone;
+            return;
+        }
+        let received = self.receive(id);
+        let node = &mut self.nodes[id.0];
+        let mut due = false;
+        if node.endpoint.poll_timeout().is_some_and(|at| at <= now) {
+            let mut host = HostView { node: id, now, memory: &mut node.memory, ledger: &mut self.ledger };
+            node.endpoint.handle_timeout(now, &mut host);
+            due = true;
+        }
+        let mut worked = received > 0;
+        let mut packets = received as u64;
+        for round in 0.. {
+            let before = packets;
+            let sends_first = self.nodes[id.0].config.sends_first;
+            if sends_first {
+                packets += self.transmit(id);
+            }
+            let events = self.poll_events(id);
+            if !sends_first {
+                packets += self.transmit(id);
+            }
+            if packets == before && events == 0 {
+                break;
+            }
+            worked = true;
+            if round > ROUNDS_MAX || !self.ledger.violations().is_empty() {
+                self.ledger.violate(now, format!("{id}: sends and completes without end at one instant"));
+                break;
+            }
+        }
+        self.plan_next(id, packets, worked, due);
+    }
+
+    fn receive(&mut self, id: NodeId) -> usize {
+        let now = self.now;
+        let node = &mut self.nodes[id.0];
+        let mut host = HostView { node: id, now, memory: &mut node.memory, ledger: &mut self.ledger };
+        let mut count = 0;
+        // The fields of a node that reading needs are apart from the host's.
+        while count < node.config.batch {
+            let Some((meta, bytes)) = node.inbox.pop_front() else { break };
+            node.inbox_bytes -= (bytes.len() as u64 + 512).next_power_of_two();
+            node.endpoint.handle_datagram(now, &meta, &bytes, &mut host);
+            count += 1;
+        }
+        if count > 0 {
+            node.endpoint.handle_batch_end(now, &mut host);
+        }
+        if node.drops > 0 {
+            node.endpoint.set_receive_pressure(std::mem::take(&mut node.drops));
+        }
+        count
+    }
+
+    /// Gives completions to the programs. Returns how many there were.
+    pub(crate) fn poll_events(&mut self, id: NodeId) -> usize {
+        let mut count = 0;
+        while let Some(event) = self.nodes[id.0].endpoint.poll_event() {
+            count += 1;
+            self.trace.mix(count as u64);
+            if self.nodes[id.0].life != Life::Up {
+                continue;
+            }
+            match event {
+                Event::SendDone(done) => {
+                    self.trace.mix(done.cookie ^ self.now.as_ns());
+                    self.on_send_done(id, &done);
+                }
+                Event::ReceiveDone(done) => {
+                    self.trace.mix(done.cookie ^ self.now.as_ns());
+                    self.on_receive_done(id, &done);
+                }
+                Event::QpFailed { qp, .. } => self.on_failed(id, qp),
+                Event::Established { .. } => {}
+            }
+        }
+        count
+    }
+
+    /// Sends as long as there is something to send and the socket takes it. Returns the packets.
+    fn transmit(&mut self, id: NodeId) -> u64 {
+        let now = self.now;
+        let limit = self.nodes[id.0].config.send_buffer_bytes;
+        let mut packets = 0;
+        let mut train = std::mem::take(&mut self.nodes[id.0].train);
+        for sent in 0.. {
+            if self.network.backlog_bytes(id, now) >= limit {
+                break;
+            }
+            let node = &mut self.nodes[id.0];
+            let mut host = HostView { node: id, now, memory: &mut node.memory, ledger: &mut self.ledger };
+            if !node.endpoint.poll_transmit(now, &mut train, &mut host) {
+                break;
+            }
+            packets += train.segments().len() as u64;
+            self.check_train(id, &train);
+            self.send_train(id, &train);
+            if sent > ROUNDS_MAX {
+                self.ledger.violate(now, format!("{id}: sends without end at one instant"));
+                break;
+            }
+        }
+        self.nodes[id.0].train = train;
+        packets
+    }
+
+    /// What a train must be for one send call.
+    fn check_train(&mut self, id: NodeId, train: &Train) {
+        let config = &self.nodes[id.0].config;
+        let segments = train.segments();
+        let size = train.segment_bytes();
+        let problem = if segments.is_empty() {
+            Some("an empty train")
+        } else if segments.len() > usize::from(config.train_segments) {
+            Some("a train of too many packets")
+        } else if segments[..segments.len() - 1].iter().any(|segment| segment.length != size) {
+            Some("a train of unequal packets")
+        } else if segments[segments.len() - 1].length > size {
+            Some("a train whose last packet is the longest")
+        } else if train.total_bytes() > 65_507 {
+            Some("a train of too many bytes")
+        } else if size > u32::from(config.payload_bytes) + 64 {
+            Some("a packet that is longer than the MTU allows")
+        } else if size == 0 {
+            Some("an empty packet")
+        } else {
+            None
+        };
+        if let Some(problem) = problem {
+            self.ledger.violate(self.now, format!("{id}: {problem}: {} packets of {size} bytes", segments.len()));
+        }
+    }
+
+    fn send_train(&mut self, id: NodeId, train: &Train) {
+        let now = self.now;
+        let route = train.route;
+        let Some((to, plane)) = owner(route.destination.ip()).filter(|(to, _)| to.0 < self.nodes.len()) else {
+            self.ledger.violate(now, format!("{id}: sends to {}, which is nobody", route.destination));
+            return;
+        };
+        let port = route.destination.port();
+        let fits = route.local.0 == plane && (port == PORT_BASE + to.0 as u16 || slot_of(port).is_some());
+        if !fits {
+            self.ledger.violate(now, format!("{id}: sends to {} from {:?}", route.destination, route.local));
+            return;
+        }
+        for index in 0..train.segments().len() {
+            let Some(bytes) = self.gather(id, train, index) else { continue };
+            let destination = route.destination;
+            let datagram = Datagram { from: id, to, plane, slot: route.source, destination, ce: false, bytes };
+            self.note(Fate::Sent, &datagram);
+            let mut arrivals = std::mem::take(&mut self.arrivals);
+            if let Err(fate) = self.network.send(now, datagram.clone(), &mut arrivals) {
+                self.note(fate, &datagram);
+            }
+            for (at, datagram) in arrivals.drain(..) {
+                self.schedule(at, What::Forward(datagram));
+            }
+            self.arrivals = arrivals;
+        }
+    }
+
+    /// The bytes of a packet; `None`, and the endpoint told, where its memory cannot be read.
+    fn gather(&mut self, id: NodeId, train: &Train, index: usize) -> Option<Rc<[u8]>> {
+        let now = self.now;
+        let segment = &train.segments()[index];
+        let node = &mut self.nodes[id.0];
+        let mut packet = Vec::with_capacity(segment.length as usize);
+        for piece in train.pieces(segment) {
+            match *piece {
+                Piece::Bytes { start, length } => packet.extend_from_slice(train.bytes(start, length)),
+                Piece::Memory { key, addr, length } => {
+                    let found = node.memory.find(key);
+                    let bytes = found.and_then(|(region, _)| node.memory.bytes(region, addr, u64::from(length)));
+                    match (found, bytes) {
+                        (Some(found), Some(bytes)) => {
+                            packet.extend_from_slice(bytes);
+                            self.ledger.gathered(now, id, found, addr, length);
+                        }
+                        _ => {
+                            let Some(owner) = segment.owner else {
+                                self.ledger.violate(now, format!("{id}: a packet without owner reads memory"));
+                                return None;
+                            };
+                            let mut host =
+                                HostView { node: id, now, memory: &mut node.memory, ledger: &mut self.ledger };
+                            node.endpoint.handle_bad_memory(now, owner, &mut host);
+                            return None;
+                        }
+                    }
+                }
+            }
+        }
+        Some(packet.into())
+    }
+
+    /// When the node gets its next turn.
+    fn plan_next(&mut self, id: NodeId, packets: u64, worked: bool, due: bool) {
+        let now = self.now;
+        let backlog = self.network.backlog_bytes(id, now);
+        let node = &mut self.nodes[id.0];
+        node.busy_until = now + packets * node.config.packet_ns;
+        if !node.inbox.is_empty() {
+            self.wake(id, now + TURN_NS);
+        }
+        let node = &mut self.nodes[id.0];
+        if backlog >= node.config.send_buffer_bytes {
+            let rate = self.network.config_mut().link_bits_per_s / 1_000_000;
+            let room = backlog - node.config.send_buffer_bytes / 2;
+            self.wake(id, now + room * 8_000 / rate.max(1));
+        }
+        let node = &mut self.nodes[id.0];
+        if let Life::Closing(until) = node.life {
+            let over = !node.endpoint.outstanding();
+            self.wake(id, if over { now + 1_000_000 } else { until });
+        }
+        let node = &mut self.nodes[id.0];
+        let Some(timeout) = node.endpoint.poll_timeout() else { return };
+        if timeout <= now && due && !worked {
+            node.spins += 1;
+            if node.spins > SPINS_MAX {
+                node.spins = 0;
+                self.ledger.violate(now, format!("{id}: a timer of {timeout:?} is never served"));
+                return;
+            }
+        } else if worked || timeout > now {
+            node.spins = 0;
+        }
+        let slack_ns = self.nodes[id.0].config.timer_slack_ns;
+        let late_ns = if slack_ns > 0 { rand::RngCore::next_u64(&mut self.rng) % (slack_ns + 1) } else { 0 };
+        let at = timeout.max(now + TURN_NS) + late_ns;
+        self.wake(id, at.max(Time::from_ns(now.as_ns() + TURN_NS)));
+    }
+}

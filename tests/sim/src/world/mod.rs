@@ -1,0 +1,341 @@
+//! The event loop: one heap of events in virtual time, one thread, one random generator. Begin reading here.
+//!
+//! [`World::run`] runs a [`Scenario`] to its end: until all programs are done (or failed as they may), then until all is
+//! quiet, within limits of virtual time and of events. `drive.rs` gives a node its turn, `faults.rs` does what the
+//! scenario does to it.
+
+mod drive;
+mod faults;
+
+use std::cmp::Ordering;
+use std::collections::{BinaryHeap, HashMap};
+
+use metaroce_proto::endpoint::RxMeta;
+use metaroce_proto::telemetry::Counters;
+use metaroce_proto::types::{LocalIndex, SourceSlot, Time};
+use rand::rngs::SmallRng;
+use rand::{RngCore, SeedableRng};
+
+use crate::checker::Ledger;
+use crate::network::{Datagram, Network};
+use crate::node::Node;
+use crate::program::{Lease, Program, State};
+use crate::report::Outcome;
+use crate::scenario::{Fault, Scenario};
+use crate::trace::{Fate, Seen, Trace};
+use crate::{AgentId, NodeId};
+
+/// After the last completion everything must be acknowledged, closed and quiet within this time: a few of the longest
+/// probe intervals and retries of set-up and end.
+const QUIET_NS: u64 = 3_000_000_000;
+
+/// Events in that time; more means that something ticks for ever.
+const QUIET_EVENTS: u64 = 100_000;
+
+/// What a program planned.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Action {
+    /// To RTR.
+    Connect,
+    /// To RTS.
+    Enable,
+    /// Go on submitting.
+    Submit,
+    /// Post receives.
+    Post(u32),
+}
+
+#[derive(Debug)]
+enum What {
+    Turn(NodeId),
+    Forward(Datagram),
+    Arrive(Datagram),
+    Unreachable { node: NodeId, destination: std::net::SocketAddr, source: SourceSlot },
+    Act(AgentId, Action),
+    Fault(Fault),
+    /// Everything that the agent submitted up to then must be done by now.
+    Overdue(AgentId, Time),
+}
+
+#[derive(Debug)]
+struct Entry {
+    at: Time,
+    order: u64,
+    what: What,
+}
+
+impl PartialEq for Entry {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for Entry {}
+
+impl PartialOrd for Entry {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Entry {
+    fn cmp(&self, other: &Self) -> Ordering {
+        // The heap gives the greatest first.
+        (other.at, other.order).cmp(&(self.at, self.order))
+    }
+}
+
+/// Everything there is.
+#[derive(Debug)]
+pub struct World {
+    pub(crate) now: Time,
+    pub(crate) nodes: Vec<Node>,
+    pub(crate) ledger: Ledger,
+    pub(crate) programs: Vec<Program>,
+    pub(crate) receive_leases: HashMap<u64, Lease>,
+    pub(crate) next_cookie: u64,
+    pub(crate) rng: SmallRng,
+    network: Network,
+    planes: u8,
+    pairs: Vec<[AgentId; 2]>,
+    trace: Trace,
+    heap: BinaryHeap<Entry>,
+    order: u64,
+    events: u64,
+    faults_left: u32,
+    arrivals: Vec<(Time, Datagram)>,
+    /// Counters of endpoints that are gone.
+    lost_counters: Counters,
+}
+
+impl World {
+    /// Runs `scenario`; `live` prints every packet.
+    pub fn run(scenario: &Scenario, live: bool) -> Outcome {
+        let mut world = Self::new(scenario, live);
+        world.run_until_done(scenario);
+        let done_at = world.now;
+        if world.ledger.violations().is_empty() {
+            world.run_until_quiet();
+        }
+        world.outcome(scenario, done_at)
+    }
+
+    fn new(scenario: &Scenario, live: bool) -> Self {
+        let mut rng = SmallRng::seed_from_u64(scenario.seed);
+        let count = scenario.hosts.len();
+        let planes = scenario.network.planes;
+        let network = Network::new(scenario.network.clone(), count, SmallRng::seed_from_u64(rng.next_u64()));
+        // Clocks of hosts do not begin at 0.
+        let start = Time::from_ns(1_000_000_000);
+        let nodes = (0..count)
+            .map(|at| Node::new(NodeId(at), planes, scenario.hosts[at].clone(), rng.next_u64(), start))
+            .collect();
+        let mut world = Self {
+            now: start,
+            nodes,
+            ledger: Ledger::default(),
+            programs: Vec::new(),
+            receive_leases: HashMap::new(),
+            next_cookie: 0,
+            rng,
+            network,
+            planes,
+            pairs: Vec::new(),
+            trace: Trace::new(live),
+            heap: BinaryHeap::new(),
+            order: 0,
+            events: 0,
+            faults_left: scenario.faults.len() as u32,
+            arrivals: Vec::new(),
+            lost_counters: Counters::default(),
+        };
+        for pair in &scenario.pairs {
+            let ids = world.create_pair(pair);
+            world.pairs.push(ids);
+        }
+        for (after_ns, fault) in &scenario.faults {
+            world.schedule(start + *after_ns, What::Fault(fault.clone()));
+        }
+        world
+    }
+
+    fn run_until_done(&mut self, scenario: &Scenario) {
+        let limit = self.now + scenario.limit_ns;
+        while self.ledger.violations().is_empty() {
+            if self.faults_left == 0 && self.programs_done() {
+                return;
+            }
+            if self.events >= scenario.limit_events {
+                self.ledger.violate(self.now, format!("not done after {} events", self.events));
+                return;
+            }
+            match self.heap.peek() {
+                Some(entry) if entry.at <= limit => {}
+                Some(_) => {
+                    let what = format!("not done after {} ms", scenario.limit_ns / 1_000_000);
+                    self.ledger.violate(self.now, what);
+                    return;
+                }
+                None => {
+                    self.ledger.violate(self.now, "not done, and nothing will ever happen again".into());
+                    return;
+                }
+            }
+            self.step();
+        }
+    }
+
+    /// Nothing is asked for any more: soon nothing must happen any more.
+    fn run_until_quiet(&mut self) {
+        let (limit, events) = (self.now + QUIET_NS, self.events);
+        while self.heap.peek().is_some_and(|entry| entry.at <= limit) && self.ledger.violations().is_empty() {
+            self.step();
+            if self.events - events > QUIET_EVENTS {
+                self.ledger.violate(self.now, format!("{QUIET_EVENTS} events after everything was done"));
+            }
+        }
+        self.now = self.now.max(limit);
+        for at in 0..self.nodes.len() {
+            let node = &self.nodes[at];
+            // Who waits for a peer that is gone, with no work to fail, waits for ever.
+            let alone = self.nodes.iter().any(|node| !node.is_up());
+            if node.is_up() && node.endpoint.outstanding() && !alone {
+                let what = format!("{}: not quiet {} ms after everything was done", node.id, QUIET_NS / 1_000_000);
+                self.ledger.violate(self.now, what);
+            }
+        }
+    }
+
+    fn programs_done(&self) -> bool {
+        // Cheap first: most programs have something left for most of the time.
+        self.programs.iter().enumerate().all(|(at, program)| match program.state {
+            State::Over => true,
+            State::Failed => self.ledger.pending(AgentId(at)) == 0,
+            State::Starting => program.left == 0,
+            State::Running => program.left == 0 && self.ledger.pending(AgentId(at)) == 0,
+        })
+    }
+
+    fn step(&mut self) {
+        let Some(Entry { at, what, .. }) = self.heap.pop() else { return };
+        self.now = self.now.max(at);
+        self.events += 1;
+        match what {
+            What::Turn(node) => {
+                // Others are older plans.
+                if self.nodes[node.0].turn_at == Some(at) {
+                    self.nodes[node.0].turn_at = None;
+                    self.turn(node);
+                }
+            }
+            What::Forward(mut datagram) => match self.network.forward(self.now, &mut datagram) {
+                Ok(at) => self.schedule(at, What::Arrive(datagram)),
+                Err(fate) => self.note(fate, &datagram),
+            },
+            What::Arrive(datagram) => self.arrive(datagram),
+            What::Unreachable { node, destination, source } => {
+                if self.nodes[node.0].is_up() {
+                    self.nodes[node.0].endpoint.handle_unreachable(self.now, destination, Some(source));
+                    self.wake(node, self.now);
+                }
+            }
+            What::Act(agent, action) => self.act(agent, action),
+            What::Fault(fault) => {
+                self.faults_left -= 1;
+                self.inflict(&fault);
+            }
+            What::Overdue(agent, since) => {
+                let pending = self.ledger.pending_since(agent, since);
+                if pending > 0 && self.nodes[self.programs[agent.0].node.0].is_up() {
+                    let what = format!("{agent}: {pending} requests are still pending 1.25 × its bound after its peer died");
+                    self.ledger.violate(self.now, what);
+                }
+            }
+        }
+    }
+
+    fn arrive(&mut self, datagram: Datagram) {
+        let node = &mut self.nodes[datagram.to.0];
+        let port = datagram.destination.port();
+        let is_ours = port == node.port() || crate::network::slot_of(port).is_some();
+        if !node.is_up() || !is_ours {
+            let answers = node.answers_unreachable(self.now);
+            self.note(Fate::Nobody, &datagram);
+            if answers {
+                let (node, destination, source) = (datagram.from, datagram.destination, datagram.slot);
+                self.schedule(self.now + 10_000, What::Unreachable { node, destination, source });
+            }
+            return;
+        }
+        let meta = RxMeta { local: LocalIndex(datagram.plane), source: datagram.source(), ce: datagram.ce };
+        let fits = node.receive(meta, datagram.bytes.clone());
+        self.note(if fits { Fate::Arrived } else { Fate::Overflow }, &datagram);
+        if fits {
+            let wake_ns = self.nodes[datagram.to.0].config.wake_ns;
+            let delay_ns = if wake_ns > 0 { self.rng.next_u64() % (wake_ns + 1) } else { 0 };
+            self.wake(datagram.to, self.now + delay_ns);
+        }
+    }
+
+    // ---- Plans ----
+
+    fn schedule(&mut self, at: Time, what: What) {
+        self.order += 1;
+        self.heap.push(Entry { at, order: self.order, what });
+    }
+
+    pub(crate) fn schedule_action(&mut self, delay_ns: u64, agent: AgentId, action: Action) {
+        self.schedule(self.now + delay_ns, What::Act(agent, action));
+    }
+
+    /// A node gets its turn at `at`, or earlier if that was planned.
+    pub(crate) fn wake(&mut self, id: NodeId, at: Time) {
+        let node = &mut self.nodes[id.0];
+        let at = at.max(node.paused_until).max(node.busy_until).max(self.now);
+        if node.turn_at.is_none_or(|planned| at < planned) {
+            node.turn_at = Some(at);
+            self.schedule(at, What::Turn(id));
+        }
+    }
+
+    fn note(&mut self, fate: Fate, datagram: &Datagram) {
+        self.trace.note(&Seen {
+            at: self.now,
+            fate,
+            from: datagram.from,
+            to: datagram.to,
+            route: (datagram.plane, datagram.source().port()),
+            ce: datagram.ce,
+            bytes: &datagram.bytes,
+        });
+    }
+
+    fn outcome(mut self, scenario: &Scenario, done_at: Time) -> Outcome {
+        let mut counters = self.lost_counters;
+        for node in &self.nodes {
+            counters.add(node.endpoint.counters());
+        }
+        self.trace.mix(self.ledger.completed());
+        let agents = (0..self.programs.len()).map(|at| self.ledger.describe(AgentId(at))).collect();
+        let connections = self.nodes.iter().filter(|node| node.is_up()).flat_map(|node| {
+            let id = node.id;
+            node.endpoint.connections().map(move |info| format!("{id}: {info:?}"))
+        });
+        Outcome {
+            name: scenario.name.clone(),
+            seed: scenario.seed,
+            violations: self.ledger.violations().to_vec(),
+            hash: self.trace.hash(),
+            packets: self.trace.packets(),
+            events: self.events,
+            virtual_ns: done_at.since_ns(Time::from_ns(1_000_000_000)),
+            requests: self.ledger.completed(),
+            bytes: self.ledger.completed_bytes(),
+            socket_drops: self.nodes.iter().map(|node| node.drops_total).sum(),
+            counters,
+            agents,
+            connections: connections.collect(),
+            packets_seen: if self.ledger.violations().is_empty() { String::new() } else { self.trace.to_string() },
+        }
+    }
+}
