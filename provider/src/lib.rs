@@ -1,7 +1,7 @@
 //! rdma-core provider that carries RDMA over UDP with multipath spraying and selective retransmission
 //!
-//! A shared library that stock libibverbs loads ([`plugin`]), with the verbs objects ([`verbs`]) over the engine
-//! ([`engine`]), which drives the transport of `metaroce-proto` over the sockets of `metaroce-udp`. What is public here
+//! A shared library that stock libibverbs loads (`plugin`), with the verbs objects (`verbs`) over the engine
+//! (`engine`), which drives the transport of `metaroce-proto` over the sockets of `metaroce-udp`. What is public here
 //! serves the command line: [`device`], and the questions at the end.
 
 pub(crate) mod abi;

@@ -3,11 +3,11 @@
 //! Without a kernel RDMA stack, stock libibverbs finds no devices. This library sits between libibverbs (and programs
 //! that look at sysfs themselves, as NCCL and UCX do) and the C library. With `METAROCE_TREE=DIRECTORY`, paths below
 //! `/sys/class/infiniband`, `/sys/class/infiniband_verbs`, `/dev/infiniband` and `/etc/libibverbs.d` are looked up below
-//! that directory ([`redirect`]); netlink sockets of the RDMA kind fail, so that libibverbs reads sysfs ([`netlink`]).
+//! that directory (`redirect`); netlink sockets of the RDMA kind fail, so that libibverbs reads sysfs ([`netlink`]).
 //! Everything else, and everything without that variable, passes straight through.
 //!
 //! A wrapper may run in a signal handler, between fork and exec, or on a small stack, and gets whatever pointers programs
-//! pass: so the functions behind are resolved at load ([`next`]), nothing is allocated or locked, a buffer for a new name
+//! pass: so the functions behind are resolved at load (`next`), nothing is allocated or locked, a buffer for a new name
 //! is on the stack only when there is one, and NULL paths go through to the C library. No code here can panic.
 //!
 //! It depends on nothing else of metaroce: a second copy of the plugin in a process would be a disaster. The plugin finds

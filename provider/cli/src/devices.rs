@@ -1,8 +1,9 @@
 //! `metaroce devices`: what `run` would show, as a table or as JSON.
 
-use crate::select;
+use crate::{print, select};
 use anyhow::Result;
 use metaroce::device::Device;
+use serde_json::json;
 
 /// Prints the devices that the option, or else the environment, selects.
 ///
@@ -10,11 +11,11 @@ use metaroce::device::Device;
 /// There are none to be had.
 pub(crate) fn list(option: Option<&str>, json: bool) -> Result<()> {
     let devices = select(option)?;
-    if json {
-        println!("{}", as_json(&devices));
+    print(&if json {
+        as_json(&devices)
     } else {
-        print!("{}", as_table(&devices));
-    }
+        as_table(&devices)
+    });
     Ok(())
 }
 
@@ -70,25 +71,21 @@ pub(crate) fn as_table(devices: &[Device]) -> String {
     text
 }
 
-/// One object for each device. Names of devices and interfaces need no escapes: neither may hold quotes or controls.
+/// One object for each device.
 pub(crate) fn as_json(devices: &[Device]) -> String {
-    let objects: Vec<String> = devices
-        .iter()
-        .map(|device| {
-            let gids: Vec<String> = device.gids.iter().map(|gid| format!("\"{gid}\"")).collect();
-            format!(
-                "{{\"name\":\"{}\",\"interface\":\"{}\",\"index\":{},\"active\":{},\"speed_mbps\":{},\"mtu_bytes\":{},\
-                 \"node_guid\":\"{:016x}\",\"gids\":[{}]}}",
-                device.name,
-                device.interface.escape_default(),
-                device.index,
-                device.active,
-                device.speed_mbps,
-                device.mtu_bytes,
-                device.node_guid,
-                gids.join(",")
-            )
+    let object = |device: &Device| {
+        let gids: Vec<String> = device.gids.iter().map(ToString::to_string).collect();
+        json!({
+            "name": device.name,
+            "interface": device.interface,
+            "index": device.index,
+            "active": device.active,
+            "speed_mbps": device.speed_mbps,
+            "mtu_bytes": device.mtu_bytes,
+            "node_guid": format!("{:016x}", device.node_guid),
+            "gids": gids,
         })
-        .collect();
-    format!("[{}]", objects.join(","))
+    };
+    let objects: Vec<_> = devices.iter().map(object).collect();
+    json!(objects).to_string() + "\n"
 }

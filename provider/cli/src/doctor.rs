@@ -2,8 +2,9 @@
 //!
 //! Each check is a function that returns findings; nothing is changed, and nothing needs root.
 
-use crate::{artefacts, libibverbs, select};
+use crate::{artefacts, libibverbs, print, select};
 use metaroce::device::{Device, tree};
+use std::fmt;
 use std::fs;
 use std::process::ExitCode;
 
@@ -53,6 +54,26 @@ impl Finding {
     }
 }
 
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mark = match self.grade {
+            Grade::Good => "ok",
+            Grade::Warning => "warning",
+            Grade::Bad => "PROBLEM",
+        };
+        writeln!(f, "{mark:8} {}", self.text)?;
+        if !self.cure.is_empty() {
+            writeln!(f, "{:8} -> {}", "", self.cure)?;
+        }
+        Ok(())
+    }
+}
+
+/// What no check can mend.
+const OUT_OF_REACH: &str = "Out of reach whatever the host has: statically linked and setuid programs (the dynamic \
+    linker does not preload into them), and programs started on other hosts without the launcher (start \"metaroce run \
+    -- COMMAND\" there).";
+
 /// Receive buffer that a burst of a few trains from many senders needs.
 const RECEIVE_BUFFER_BYTES: u64 = 4 << 20;
 /// MTU from which large packets carry most of the load.
@@ -77,21 +98,8 @@ pub(crate) fn examine() -> ExitCode {
             .as_deref(),
     ));
     findings.push(check_ports(&port_tables(), metaroce::port_range()));
-    for finding in &findings {
-        let mark = match finding.grade {
-            Grade::Good => "ok      ",
-            Grade::Warning => "warning ",
-            Grade::Bad => "PROBLEM ",
-        };
-        println!("{mark} {}", finding.text);
-        if !finding.cure.is_empty() {
-            println!("         -> {}", finding.cure);
-        }
-    }
-    println!(
-        "\nOut of reach whatever the host has: statically linked and setuid programs (the dynamic linker does not preload \
-         into them), and programs started on other hosts without the launcher (start \"metaroce run -- COMMAND\" there)."
-    );
+    let report: String = findings.iter().map(Finding::to_string).collect();
+    print(&format!("{report}\n{OUT_OF_REACH}\n"));
     let bad = findings.iter().any(|finding| finding.grade == Grade::Bad);
     if bad {
         ExitCode::FAILURE
@@ -196,6 +204,12 @@ fn check_receive_buffer(rmem_max: Option<&str>) -> Finding {
         );
     }
     Finding::good(format!("net.core.rmem_max is {bytes}"))
+}
+
+/// What is to be said before a program starts that could not get a port; `None` in the ordinary case.
+pub(crate) fn ports_exhausted() -> Option<String> {
+    let finding = check_ports(&port_tables(), metaroce::port_range());
+    (finding.grade == Grade::Bad).then(|| format!("{}. Cure: {}", finding.text, finding.cure))
 }
 
 /// The kernel's tables of UDP sockets in this network namespace.

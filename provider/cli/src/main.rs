@@ -13,6 +13,7 @@ mod run;
 use clap::{Parser, Subcommand};
 use metaroce::device::{DEVICES_VARIABLE, Device, Selection, discover};
 use std::ffi::OsString;
+use std::io::Write;
 use std::process::ExitCode;
 
 /// RDMA verbs over ordinary Ethernet NICs, without RDMA hardware, kernel modules or root.
@@ -65,6 +66,11 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => fail(&error),
     }
+}
+
+/// Prints to stdout. That nobody reads it (any more) is no failure: `metaroce devices | head -1`.
+fn print(text: &str) {
+    let _ = std::io::stdout().write_all(text.as_bytes());
 }
 
 /// Prints what went wrong, and the exit status that says so.

@@ -3,7 +3,7 @@
 //! The command inherits three variables: `METAROCE_TREE`, where the shim finds the tree; `LD_PRELOAD`, by which the shim
 //! is loaded; `IBV_DRIVERS`, by which a libibverbs with another configuration directory finds the plugin.
 
-use crate::{artefacts, fail, libibverbs, select};
+use crate::{artefacts, doctor, fail, libibverbs, select};
 use anyhow::{Context, Result};
 use metaroce::device::{DEVICES_VARIABLE, tree};
 use std::ffi::{OsStr, OsString};
@@ -33,6 +33,9 @@ pub(crate) fn run(devices: Option<&str>, command: &[OsString]) -> ExitCode {
              install it (Debian: apt install libibverbs1 ibverbs-utils)",
             libibverbs::FILE
         );
+    }
+    if let Some(text) = doctor::ports_exhausted() {
+        eprintln!("metaroce: warning: {text}");
     }
     let error = process.exec();
     let name = program.to_string_lossy();

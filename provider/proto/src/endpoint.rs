@@ -63,7 +63,9 @@ pub enum CreateQpError {
 impl fmt::Display for CreateQpError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Full => f.write_str("all queue pair numbers of this endpoint are in use: destroy some first"),
+            Self::Full => f.write_str(
+                "all queue pair numbers of this endpoint are in use: destroy some first",
+            ),
         }
     }
 }
@@ -147,6 +149,8 @@ pub struct Endpoint {
     /// Connections with something to send that comes before new data; with new data.
     urgent: VecDeque<ConnectionIndex>,
     ready: VecDeque<ConnectionIndex>,
+    /// The last train was one of new data that went before what is urgent.
+    data_was_first: bool,
     /// Connections that received something in the present batch.
     batch: Vec<ConnectionIndex>,
     /// Connections whose deadline may have changed since it was last armed.
@@ -154,6 +158,8 @@ pub struct Endpoint {
     timers: Timers,
     outbox: VecDeque<Stray>,
     resets: ResetBudget,
+    /// The process exits: nothing is opened any more.
+    closed: bool,
 }
 
 impl fmt::Debug for Endpoint {
@@ -191,11 +197,13 @@ impl Endpoint {
             connections: ConnectionTable::default(),
             urgent: VecDeque::new(),
             ready: VecDeque::new(),
+            data_was_first: false,
             batch: Vec::new(),
             touched: Vec::new(),
             timers: Timers::default(),
             outbox: VecDeque::new(),
             resets: ResetBudget::new(now),
+            closed: false,
         }
     }
 
@@ -223,7 +231,12 @@ impl Endpoint {
     }
 
     /// Takes an ICMP "unreachable" for a datagram of ours: only a hint (WIRE 3.18).
-    pub fn handle_unreachable(&mut self, now: Time, destination: SocketAddr, source: Option<SourceSlot>) {
+    pub fn handle_unreachable(
+        &mut self,
+        now: Time,
+        destination: SocketAddr,
+        source: Option<SourceSlot>,
+    ) {
         let indices: SmallVec<[ConnectionIndex; 8]> = self.connections.indices().collect();
         for index in indices {
             let dead = self.on_connection(now, index, |connection, cx| {
@@ -239,11 +252,18 @@ impl Endpoint {
     /// The host could not read the memory of a packet that [`Self::poll_transmit`] gave it: the work request, or the
     /// READ of the peer, fails.
     pub fn handle_bad_memory(&mut self, now: Time, owner: SegmentOwner, _host: &mut dyn Host) {
-        let Some(life) = self.qps.life_mut(owner.qp) else { return };
+        let Some(life) = self.qps.life_mut(owner.qp) else {
+            return;
+        };
         if owner.response {
-            life.responder.fail_response(owner.msn, FillStatus::RemoteOperational);
+            life.responder
+                .fail_response(owner.msn, FillStatus::RemoteOperational);
         } else {
-            let result = life.requester.fail_message(owner.msn, Status::LocalProtection, &mut self.shared.events);
+            let result = life.requester.fail_message(
+                owner.msn,
+                Status::LocalProtection,
+                &mut self.shared.events,
+            );
             if let Err(failure) = result {
                 self.fail_by_request(now, owner.qp, failure);
             }
@@ -256,7 +276,9 @@ impl Endpoint {
         self.shared.counters.too_large += 1;
         let indices: SmallVec<[ConnectionIndex; 8]> = self.connections.indices().collect();
         for index in indices {
-            self.on_connection(now, index, |connection, _| connection.shrink_payload(route.destination, bytes));
+            self.on_connection(now, index, |connection, _| {
+                connection.shrink_payload(route.destination, bytes)
+            });
         }
     }
 
@@ -268,6 +290,7 @@ impl Endpoint {
     /// The process exits: every peer is told. Go on calling `poll_transmit` and the others until
     /// [`Self::outstanding`] is false or 100 ms are over.
     pub fn close(&mut self, now: Time) {
+        self.closed = true;
         let indices: Vec<ConnectionIndex> = self.connections.indices().collect();
         for index in indices {
             self.on_connection(now, index, |connection, cx| {
@@ -289,7 +312,14 @@ impl Endpoint {
             self.shared.counters.control_sent += 1;
             return true;
         }
-        if self.poll_urgent(now, train, host) || self.poll_ready(now, train) {
+        // They take turns, new data first: an answer then does not wait for the acknowledgement of the question, nor an
+        // acknowledgement for more than one train.
+        let data_first = !std::mem::replace(&mut self.data_was_first, false);
+        if data_first && self.poll_ready(now, train) {
+            self.data_was_first = true;
+            return true;
+        }
+        if self.poll_urgent(now, train, host) || (!data_first && self.poll_ready(now, train)) {
             return true;
         }
         self.arm_touched();
@@ -298,9 +328,15 @@ impl Endpoint {
 
     fn poll_urgent(&mut self, now: Time, train: &mut Train, host: &mut dyn Host) -> bool {
         while let Some(index) = self.urgent.pop_front() {
-            let Some(connection) = self.connections.get_mut(index) else { continue };
+            let Some(connection) = self.connections.get_mut(index) else {
+                continue;
+            };
             connection.in_urgent = false;
-            let mut cx = Context { now, shared: &mut self.shared, qps: &mut self.qps };
+            let mut cx = Context {
+                now,
+                shared: &mut self.shared,
+                qps: &mut self.qps,
+            };
             let built = connection.poll_urgent(&mut cx, host, train);
             self.after(now, index);
             if built {
@@ -312,9 +348,15 @@ impl Endpoint {
 
     fn poll_ready(&mut self, now: Time, train: &mut Train) -> bool {
         while let Some(index) = self.ready.pop_front() {
-            let Some(connection) = self.connections.get_mut(index) else { continue };
+            let Some(connection) = self.connections.get_mut(index) else {
+                continue;
+            };
             connection.in_ready = false;
-            let mut cx = Context { now, shared: &mut self.shared, qps: &mut self.qps };
+            let mut cx = Context {
+                now,
+                shared: &mut self.shared,
+                qps: &mut self.qps,
+            };
             if connection.poll_data(&mut cx, train) {
                 self.after(now, index);
                 return true;
@@ -336,7 +378,10 @@ impl Endpoint {
 
     /// When to call [`Self::handle_timeout`] at the latest; `None` when nothing can become due by itself.
     pub fn poll_timeout(&self) -> Option<Time> {
-        let touched = self.touched.iter().filter_map(|index| self.connections.get(*index)?.deadline());
+        let touched = self
+            .touched
+            .iter()
+            .filter_map(|index| self.connections.get(*index)?.deadline());
         touched.chain(self.timers.next()).min()
     }
 
@@ -349,7 +394,11 @@ impl Endpoint {
 
     /// Anything unfinished at all: work requests, unacknowledged packets, set-up.
     pub fn outstanding(&self) -> bool {
-        !self.outbox.is_empty() || self.connections.iter().any(|connection| connection.is_busy(&self.qps))
+        !self.outbox.is_empty()
+            || self
+                .connections
+                .iter()
+                .any(|connection| connection.is_busy(&self.qps))
     }
 
     /// The connections, for statistics.
@@ -372,7 +421,11 @@ impl Endpoint {
         work: impl FnOnce(&mut Connection, &mut Context<'_>) -> T,
     ) -> Option<T> {
         let connection = self.connections.get_mut(index)?;
-        let mut cx = Context { now, shared: &mut self.shared, qps: &mut self.qps };
+        let mut cx = Context {
+            now,
+            shared: &mut self.shared,
+            qps: &mut self.qps,
+        };
         let result = work(connection, &mut cx);
         self.after(now, index);
         Some(result)
@@ -380,7 +433,9 @@ impl Endpoint {
 
     /// Something was done to a connection: queues it for what it wants now.
     fn after(&mut self, now: Time, index: ConnectionIndex) {
-        let Some(connection) = self.connections.get_mut(index) else { return };
+        let Some(connection) = self.connections.get_mut(index) else {
+            return;
+        };
         if connection.is_dead() {
             self.bury(now, index);
             return;
@@ -401,8 +456,11 @@ impl Endpoint {
 
     fn arm_touched(&mut self) {
         while let Some(index) = self.touched.pop() {
-            let Some(connection) = self.connections.get_mut(index) else { continue };
+            let Some(connection) = self.connections.get_mut(index) else {
+                continue;
+            };
             connection.in_touched = false;
+            connection.settle_deadlines();
             if let Some(deadline) = connection.deadline() {
                 self.timers.arm(index, deadline);
             }
@@ -418,19 +476,36 @@ impl Endpoint {
 
     /// Removes a connection; returns the queue pairs that never had a peer.
     fn remove_connection(&mut self, now: Time, index: ConnectionIndex) -> Vec<QpId> {
-        let Some(mut connection) = self.connections.remove(index) else { return Vec::new() };
+        let Some(mut connection) = self.connections.remove(index) else {
+            return Vec::new();
+        };
         self.timers.disarm(index);
         connection.end_activity(&mut self.shared);
-        let mut cx = Context { now, shared: &mut self.shared, qps: &mut self.qps };
+        let mut cx = Context {
+            now,
+            shared: &mut self.shared,
+            qps: &mut self.qps,
+        };
         connection.kill(&mut cx)
     }
 
     /// Gives the life of `id` its connection, a new one if there is none.
     fn attach(&mut self, now: Time, id: QpId) {
-        let Some(key) = self.qps.life_mut(id).map(|life| life.key) else { return };
+        let Some(key) = self
+            .qps
+            .life_mut(id)
+            .map(|life| life.key)
+            .filter(|_| !self.closed)
+        else {
+            return;
+        };
         let mut found = self.connections.find_key(&key);
         if let Some(index) = found {
-            if self.connections.get(index).is_some_and(|connection| !connection.is_usable()) {
+            if self
+                .connections
+                .get(index)
+                .is_some_and(|connection| !connection.is_usable())
+            {
                 self.bury(now, index);
                 found = self.connections.find_key(&key);
             }
@@ -439,13 +514,17 @@ impl Endpoint {
             Some(index) => index,
             None => {
                 // The routes were checked when the queue pair was connected.
-                let Ok(routes) = Connection::routes_for(&self.shared.config, &key) else { return };
+                let Ok(routes) = Connection::routes_for(&self.shared.config, &key) else {
+                    return;
+                };
                 let mut my_id = random_id(&mut self.shared.rng);
                 while self.connections.find_id(my_id).is_some() {
                     my_id = random_id(&mut self.shared.rng);
                 }
                 let shared = &mut self.shared;
-                self.connections.insert(|index| Box::new(Connection::new(index, key, my_id, routes, now, shared)))
+                self.connections.insert(|index| {
+                    Box::new(Connection::new(index, key, my_id, routes, now, shared))
+                })
             }
         };
         self.on_connection(now, index, |connection, cx| connection.attach(cx, id));
@@ -455,7 +534,9 @@ impl Endpoint {
     fn wake_stream(&mut self, now: Time, id: QpId) {
         let index = self.qps.life_mut(id).and_then(|life| life.connection);
         if let Some(index) = index {
-            self.on_connection(now, index, |connection, cx| connection.make_ready(cx.qps, id));
+            self.on_connection(now, index, |connection, cx| {
+                connection.make_ready(cx.qps, id)
+            });
         }
     }
 

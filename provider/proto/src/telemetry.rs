@@ -107,7 +107,11 @@ mod tests {
 
     #[test]
     fn the_iterator_names_every_counter() {
-        let counters = Counters { acks_sent: 3, qp_failures: 7, ..Counters::default() };
+        let counters = Counters {
+            acks_sent: 3,
+            qp_failures: 7,
+            ..Counters::default()
+        };
         let mut sum = Counters::default();
         sum.add(&counters);
         sum.add(&counters);

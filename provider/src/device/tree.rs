@@ -156,7 +156,11 @@ fn guid_text(guid: u64) -> String {
 /// The name of the tree with these contents, seen from this network namespace.
 fn name_of(contents: &Contents, namespace: u64) -> String {
     let text = format!("{contents:?}");
-    format!("tree-{namespace}-{:016x}", fnv1a(text.as_bytes()))
+    format!(
+        "{}{namespace}-{:016x}",
+        runtime::FINISHED,
+        fnv1a(text.as_bytes())
+    )
 }
 
 /// `text` with the tree's own directory filled in.

@@ -4,11 +4,12 @@
 //! packet would only take the processor away from the one that polls. It *serves* when the application does not poll
 //! (passive target, blocked on a completion channel, computing): asleep in epoll until packets or timers come.
 //! Handing over is prompt both ways: a poll that does not come is noticed within one timer, an armed completion queue
-//! wakes the thread at once, and it stands back as soon as somebody polls steadily.
+//! wakes the thread at once, and it stands back as soon as somebody polls steadily (`presence.rs`).
 
+use super::Inner;
 use super::clock::until;
 use super::core::{Caller, Core, Turn};
-use super::{Inner, MODE_SERVING, MODE_WATCHING};
+use super::presence::POLL_GAP_NS;
 use metaroce_proto::types::Time;
 use metaroce_udp::{Poller, prepare_background_thread};
 use std::sync::Arc;
@@ -19,9 +20,6 @@ use std::time::Duration;
 const WATCH_BUSY: Duration = Duration::from_micros(100);
 /// The same while nothing is.
 const WATCH_IDLE: Duration = Duration::from_millis(1);
-/// Polls in a row after which the application is believed to poll: some 20 µs of spinning, and more than a program makes
-/// that wakes up, empties its queue and blocks again.
-const HANDOVER_POLLS: u64 = 64;
 /// While something is outstanding the thread looks at the core's timers this often at least: a post that brings the next
 /// timeout forward then need not wake it.
 pub(super) const SERVE_AT_MOST_NS: u64 = 1_000_000;
@@ -38,13 +36,9 @@ pub(super) const AWAKE: u64 = 0;
 /// Runs until the engine stops.
 pub(super) fn run(inner: &Arc<Inner>, poller: &Poller) {
     prepare_background_thread(TIMER_SLACK_NS);
-    let mut thread = Background {
-        inner,
-        poller,
-        polls_at_entry: inner.polls.load(Ordering::Relaxed),
-    };
+    let thread = Background { inner, poller };
     while !inner.stop.load(Ordering::Acquire) {
-        if inner.mode.load(Ordering::Relaxed) == MODE_WATCHING {
+        if inner.presence.is_watching() {
             thread.watch();
         } else {
             thread.serve();
@@ -55,49 +49,43 @@ pub(super) fn run(inner: &Arc<Inner>, poller: &Poller) {
 struct Background<'a> {
     inner: &'a Arc<Inner>,
     poller: &'a Poller,
-    /// `Inner::polls` when the present mode began.
-    polls_at_entry: u64,
 }
 
 impl Background<'_> {
     /// Sleeps once and looks whether the application polled meanwhile.
-    fn watch(&mut self) {
-        let polls = self.inner.polls.load(Ordering::Relaxed);
-        let now = self.inner.clock.now();
+    fn watch(&self) {
+        let inner = self.inner;
+        let polls = inner.presence.polls();
+        let now = inner.clock.now();
         // Whoever holds the lock is at work on it.
-        let busy = self
-            .inner
-            .gate
-            .try_enter()
-            .is_none_or(|core| core.busy(now));
-        let woken = self
-            .inner
-            .waker
-            .wait(if busy { WATCH_BUSY } else { WATCH_IDLE });
-        if woken || self.inner.polls.load(Ordering::Relaxed) == polls {
-            self.enter(MODE_SERVING);
+        let busy = inner.gate.try_enter().is_none_or(|core| core.busy(now));
+        inner.waker.wait(if busy { WATCH_BUSY } else { WATCH_IDLE });
+        if inner.presence.polls() == polls {
+            let mut core = inner.gate.enter();
+            core.streak.missed(inner.clock.now());
+            inner.leave(core);
+            inner.presence.serve();
+        } else if inner.presence.was_armed() || inner.gate.has_left() {
+            inner.presence.serve();
         }
     }
 
     /// One turn, then sleep until there is something to do.
-    fn serve(&mut self) {
-        if self.application_polls() {
-            self.enter(MODE_WATCHING);
-            return;
-        }
+    fn serve(&self) {
+        let inner = self.inner;
         let (turn, timeout) = self.turn();
-        if turn.more || self.inner.stop.load(Ordering::Acquire) {
+        if turn.more || inner.stop.load(Ordering::Acquire) {
             return;
         }
         if turn.received_bytes >= STREAM_BYTES {
-            self.inner.waker.wait(STREAM_NAP);
+            inner.waker.wait(STREAM_NAP);
         } else if !self.spin(&turn) {
-            if let Err(error) = self.poller.wait(&self.inner.sockets, timeout) {
+            if let Err(error) = self.poller.wait(&inner.sockets, timeout) {
                 log::error!("waiting for packets failed: {error}");
-                self.inner.waker.wait(WATCH_IDLE);
+                inner.waker.wait(WATCH_IDLE);
             }
         }
-        self.inner.sleep_until_ns.store(AWAKE, Ordering::SeqCst);
+        inner.sleep_until_ns.store(AWAKE, Ordering::SeqCst);
     }
 
     /// A turn, and how long to sleep after it. The time of waking is published *before* the lock is released, so that
@@ -125,7 +113,7 @@ impl Background<'_> {
         let end = inner.clock.now() + inner.settings.spin.as_nanos() as u64;
         while inner.clock.now() < end
             && !inner.stop.load(Ordering::Relaxed)
-            && !self.application_polls()
+            && !inner.presence.called_within(inner.clock.now(), POLL_GAP_NS)
         {
             if let Some(mut core) = inner.gate.try_enter() {
                 let turn = core.turn(inner, Caller::Thorough);
@@ -137,26 +125,6 @@ impl Background<'_> {
             std::hint::spin_loop();
         }
         false
-    }
-
-    /// Whether the application polls steadily since this mode began and since it last armed a completion queue.
-    fn application_polls(&self) -> bool {
-        let since = self
-            .polls_at_entry
-            .max(self.inner.polls_at_arm.load(Ordering::Relaxed));
-        self.inner.polls.load(Ordering::Relaxed).wrapping_sub(since) >= HANDOVER_POLLS
-    }
-
-    fn enter(&mut self, mode: u8) {
-        self.polls_at_entry = self.inner.polls.load(Ordering::Relaxed);
-        // SeqCst with `Engine::armed`: either it sees this mode and wakes us, or we see its count of polls.
-        self.inner.mode.store(mode, Ordering::SeqCst);
-        if mode == MODE_WATCHING
-            && self.inner.polls_at_arm.load(Ordering::SeqCst) >= self.polls_at_entry
-        {
-            // A completion queue was armed while we made up our mind.
-            self.inner.mode.store(MODE_SERVING, Ordering::SeqCst);
-        }
     }
 }
 

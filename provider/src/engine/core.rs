@@ -3,10 +3,13 @@
 //! one would find something at once.
 
 use super::Inner;
+use super::hold::Hold;
 use super::host::{EngineHost, Objects};
+use super::presence::Streak;
 use super::statistics::{self, EngineCounters};
 use super::transmit::{SendContext, Sent, Transmitter};
 use metaroce_proto::endpoint::{Endpoint, RxMeta};
+use metaroce_proto::event::Event;
 use metaroce_proto::types::{self as proto, QpId, Time};
 use metaroce_udp::{Ecn, ErrorOrigin, LocalIndex, MAX_LOCALS, PeerError, RecvBatch};
 
@@ -39,6 +42,8 @@ pub(super) enum Caller {
 /// What a turn did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Turn {
+    /// When it began.
+    pub(super) began: Time,
     /// Events dispatched.
     pub(super) events: usize,
     /// Bytes received.
@@ -62,6 +67,9 @@ pub(super) struct Core {
     next_timeout: Option<Time>,
     /// Something is to be sent with the next turn, whatever that finds.
     send_due: bool,
+    /// Requests that wait for more.
+    pub(super) hold: Hold,
+    pub(super) streak: Streak,
     last_received: Time,
     hot_until: [Time; MAX_LOCALS],
     cold_countdown: u32,
@@ -80,6 +88,8 @@ impl Core {
             doorbells: Vec::new(),
             next_timeout: None,
             send_due: false,
+            hold: Hold::default(),
+            streak: Streak::default(),
             last_received: Time::ZERO,
             hot_until: [Time::ZERO; MAX_LOCALS],
             cold_countdown: 0,
@@ -90,9 +100,16 @@ impl Core {
     /// One turn.
     pub(super) fn turn(&mut self, inner: &Inner, caller: Caller) -> Turn {
         let mut now = inner.clock.now();
-        let mut turn = Turn::default();
+        let mut turn = Turn {
+            began: now,
+            ..Turn::default()
+        };
         let mut changed = self.serve_doorbells(inner, now);
-        if self.send_due {
+        let may_wait = caller == Caller::Polling;
+        if may_wait {
+            self.streak.begin_call(&inner.presence, now);
+        }
+        if self.send_due && !(may_wait && self.waits(inner, now)) {
             turn.more |= self.send(inner, now);
             changed = true;
         }
@@ -116,7 +133,8 @@ impl Core {
         }
         turn.worked = true;
         turn.events = self.dispatch_events();
-        if caller == Caller::Polling && turn.events > 0 && turn.received_bytes <= DEFER_BYTES {
+        let serve_first = turn.events > 0 && turn.received_bytes <= DEFER_BYTES;
+        if may_wait && (serve_first || self.waits(inner, now)) {
             self.send_due = true;
             self.next_timeout = self.endpoint.poll_timeout();
         } else {
@@ -133,14 +151,36 @@ impl Core {
         more
     }
 
+    /// Takes what was posted to a queue pair and transmits, unless it pays to wait for more.
+    pub(super) fn post(&mut self, inner: &Inner, now: Time, id: QpId) {
+        self.streak.begin_call(&inner.presence, now);
+        self.drain(inner, now, id);
+        if self.waits(inner, now) {
+            self.send_due = true;
+            self.streak.end_call(&inner.presence, now);
+        } else {
+            self.flush(inner, now, &mut 0);
+            self.streak.end_call(&inner.presence, inner.clock.now());
+        }
+    }
+
+    /// Whether small requests are being gathered. Not unless the application polls.
+    fn waits(&self, inner: &Inner, now: Time) -> bool {
+        inner.presence.is_watching() && self.hold.waits(now)
+    }
+
     /// Hands the requests that were posted to a queue pair to the core, and tells it of new receives.
     pub(super) fn drain(&mut self, inner: &Inner, now: Time, id: QpId) {
         let Some(qp) = self.objects.get(id) else {
             return;
         };
+        let (mut requests, mut bytes) = (0, 0);
         while let Some(request) = qp.pop_submission() {
+            requests += 1;
+            bytes += u64::from(request.length);
             self.endpoint.submit(now, id, request);
         }
+        self.hold.posted(now, requests, bytes);
         if self.endpoint.wants_receive_notice(id) {
             let mut host = EngineHost {
                 memory: &inner.memory,
@@ -206,6 +246,9 @@ impl Core {
         let mut events = 0;
         // Bounded by what is posted: each event retires a request or is the only one of its kind.
         while let Some(event) = self.endpoint.poll_event() {
+            if matches!(event, Event::SendDone(_)) {
+                self.hold.completed();
+            }
             self.objects.dispatch(&event);
             events += 1;
         }
@@ -226,6 +269,7 @@ impl Core {
             sockets: &inner.sockets,
             counters: &mut self.counters,
         };
+        self.hold.release();
         let sent = self.transmitter.run(&mut context, TRAINS_PER_TURN);
         self.send_due = sent != Sent::All;
         sent == Sent::Limit

@@ -11,7 +11,9 @@ mod clock;
 pub mod config;
 mod core;
 mod gate;
+mod hold;
 mod host;
+mod presence;
 mod registry;
 mod setup;
 mod statistics;
@@ -33,16 +35,13 @@ use metaroce_proto::types::{Access, ConnectParams, QpConfig, QpId, SendParams};
 use metaroce_proto::wire::Qpn;
 use metaroce_udp::{Sockets, Waker};
 use parking_lot::{Mutex, MutexGuard};
+use presence::Presence;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// The background thread leaves the sockets to the application.
-const MODE_WATCHING: u8 = 0;
-/// The background thread serves the sockets.
-const MODE_SERVING: u8 = 1;
 /// How long the end waits for the peers' answers to CLOSE (WIRE.md, "Close").
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(100);
 /// Between two looks for them.
@@ -59,12 +58,7 @@ struct Inner {
     /// Work left at the door: queue pairs with something posted. Handles, no references: the last reference to a queue
     /// pair may be the last to the engine, which must not end under its own lock.
     gate: Gate<Core, QpId>,
-    /// Calls of [`Engine::progress`] so far. Written by the application, read by the background thread: counts, guards nothing.
-    polls: AtomicU64,
-    /// `polls` when a completion queue was last armed.
-    polls_at_arm: AtomicU64,
-    /// Of the background thread.
-    mode: AtomicU8,
+    presence: Presence,
     /// When the background thread wakes by itself, in nanoseconds of the clock.
     sleep_until_ns: AtomicU64,
     stop: AtomicBool,
@@ -173,6 +167,7 @@ impl Engine {
             core.with_host(inner, |endpoint, host| {
                 endpoint.reset_qp(now, qp.id(), host)
             });
+            core.hold.forget();
         })
     }
 
@@ -202,8 +197,7 @@ impl Engine {
         match inner.gate.try_enter() {
             Some(mut core) => {
                 let now = inner.clock.now();
-                core.drain(inner, now, qp.id());
-                core.flush(inner, now, &mut 0);
+                core.post(inner, now, qp.id());
                 inner.leave(core);
             }
             None => {
@@ -225,13 +219,22 @@ impl Engine {
         if inner.is_foreign() {
             return false;
         }
-        inner.polls.fetch_add(1, Ordering::Relaxed);
+        inner.presence.count_poll();
         let Some(mut core) = inner.gate.try_enter() else {
             return false;
         };
         let turn = core.turn(inner, Caller::Polling);
         core.counters.inline_turns += u64::from(turn.worked);
+        let end = if turn.worked {
+            inner.clock.now()
+        } else {
+            turn.began
+        };
+        let told_to_watch = core.streak.end_poll(&inner.presence, end);
         inner.leave(core);
+        if told_to_watch {
+            inner.waker.wake();
+        }
         turn.events > 0
     }
 
@@ -242,11 +245,7 @@ impl Engine {
         if inner.is_foreign() {
             return;
         }
-        // SeqCst with `Background::enter`.
-        inner
-            .polls_at_arm
-            .store(inner.polls.load(Ordering::Relaxed), Ordering::SeqCst);
-        if inner.mode.load(Ordering::SeqCst) == MODE_WATCHING {
+        if inner.presence.arm() {
             inner.waker.wake();
         }
     }

@@ -6,7 +6,8 @@ use super::clock::Clock;
 use super::config::Settings;
 use super::core::Core;
 use super::gate::Gate;
-use super::{Engine, Inner, MODE_SERVING, registry};
+use super::presence::Presence;
+use super::{Engine, Inner, registry};
 use crate::device::Device;
 use crate::verbs::mr_memory::MrTable;
 use metaroce_proto::endpoint::Endpoint;
@@ -18,7 +19,7 @@ use parking_lot::Mutex;
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 /// Payload of a full packet where the MTU allows it: all measurements are with it.
 const MAX_PAYLOAD: u32 = 4096;
@@ -75,9 +76,7 @@ impl Engine {
             clock,
             waker,
             gate: Gate::new(Core::new(endpoint)),
-            polls: AtomicU64::new(0),
-            polls_at_arm: AtomicU64::new(0),
-            mode: AtomicU8::new(MODE_SERVING),
+            presence: Presence::default(),
             sleep_until_ns: AtomicU64::new(background::AWAKE),
             stop: AtomicBool::new(false),
             closed: AtomicBool::new(false),

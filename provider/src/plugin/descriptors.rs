@@ -14,14 +14,22 @@ pub(crate) fn identity(descriptor: RawFd) -> Option<Identity> {
     let result = unsafe { libc::fstat(descriptor, status.as_mut_ptr()) };
     // SAFETY: zeroed is a valid `stat`, whether or not the kernel filled it.
     let status = unsafe { status.assume_init() };
-    (result == 0).then_some(Identity { device: status.st_dev, inode: status.st_ino })
+    (result == 0).then_some(Identity {
+        device: status.st_dev,
+        inode: status.st_ino,
+    })
 }
 
 /// Takes one datagram if there is one, whatever O_NONBLOCK says.
 pub(crate) fn receive_now(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<usize> {
     // SAFETY: the kernel writes at most `buffer.len()` bytes to `buffer`.
     let count = unsafe {
-        libc::recv(socket.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), libc::MSG_DONTWAIT)
+        libc::recv(
+            socket.as_raw_fd(),
+            buffer.as_mut_ptr().cast(),
+            buffer.len(),
+            libc::MSG_DONTWAIT,
+        )
     };
     usize::try_from(count).map_err(|_| io::Error::last_os_error())
 }

@@ -55,13 +55,21 @@ pub(super) unsafe extern "C" fn create_cq(
         }
         // SAFETY: the program passes a channel of this context or NULL.
         let known = unsafe { channel_of(context, channel)? };
-        let cq = Arc::new(Cq::new(i64::from(entries), known, Arc::clone(&opened.events))?);
+        let cq = Arc::new(Cq::new(
+            i64::from(entries),
+            known,
+            Arc::clone(&opened.events),
+        )?);
         // SAFETY: zero is a valid `ibv_cq` (pointers, numbers, a mutex and a condition at rest).
         let mut ibv: ibv_cq = unsafe { std::mem::zeroed() };
         ibv.context = context;
         ibv.channel = channel;
         ibv.cqe = cq.capacity() as c_int;
-        let object = Box::into_raw(Box::new(CqObject { ibv, cq, polls: AtomicU32::new(0) }));
+        let object = Box::into_raw(Box::new(CqObject {
+            ibv,
+            cq,
+            polls: AtomicU32::new(0),
+        }));
         // SAFETY: just made.
         unsafe { (*object).cq.set_user_handle(object as u64) };
         Ok(object.cast())
@@ -75,11 +83,15 @@ unsafe fn channel_of(
     channel: *mut ibv_comp_channel,
 ) -> io::Result<Option<Arc<Channel>>> {
     // SAFETY: the caller's promise.
-    let Some(channel) = (unsafe { channel.as_ref() }) else { return Ok(None) };
+    let Some(channel) = (unsafe { channel.as_ref() }) else {
+        return Ok(None);
+    };
     if channel.context != context {
         return Err(os_error(libc::EINVAL));
     }
-    channel::find(channel.fd).map(Some).ok_or_else(|| os_error(libc::EINVAL))
+    channel::find(channel.fd)
+        .map(Some)
+        .ok_or_else(|| os_error(libc::EINVAL))
 }
 
 /// The op `resize_cq`.
@@ -136,7 +148,9 @@ pub(super) unsafe fn wait_until_acknowledged(
     let mut reached = done();
     while !reached && start.elapsed() < ACKNOWLEDGE_TIMEOUT {
         if !warned && start.elapsed() > ACKNOWLEDGE_WARNING {
-            log::warn!("an object is being destroyed whose events were read but not acknowledged (ibv_ack_*_event)");
+            log::warn!(
+                "an object is being destroyed whose events were read but not acknowledged (ibv_ack_*_event)"
+            );
             warned = true;
         }
         let until = deadline(ACKNOWLEDGE_STEP);
@@ -151,7 +165,9 @@ pub(super) unsafe fn wait_until_acknowledged(
 
 /// The time of the realtime clock, by which conditions go, `from_now`.
 fn deadline(from_now: Duration) -> libc::timespec {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    let now = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .unwrap_or_default();
     let then = now + from_now;
     libc::timespec {
         tv_sec: then.as_secs().try_into().unwrap_or(libc::time_t::MAX),
@@ -170,7 +186,10 @@ pub(super) unsafe extern "C" fn cq_event(cq: *mut ibv_cq) {
 }
 
 /// Called by libibverbs after it read an asynchronous event: there is room for one that waits.
-pub(super) unsafe extern "C" fn async_event(context: *mut ibv_context, _event: *mut ibv_async_event) {
+pub(super) unsafe extern "C" fn async_event(
+    context: *mut ibv_context,
+    _event: *mut ibv_async_event,
+) {
     guarded((), || {
         // SAFETY: libibverbs passes a context of ours.
         if let Ok(context) = unsafe { context_of(context) } {

@@ -40,7 +40,8 @@ pub(super) unsafe extern "C" fn post_send(
 ) -> c_int {
     guarded(libc::EFAULT, || {
         // SAFETY: libibverbs passes a queue pair of ours, with its context.
-        let found = unsafe { qp_of(qp).and_then(|object| Ok((object, context_of((*qp).context)?))) };
+        let found =
+            unsafe { qp_of(qp).and_then(|object| Ok((object, context_of((*qp).context)?))) };
         let (object, context) = match found {
             Ok(found) => found,
             // SAFETY: the program passes a place for the pointer.
@@ -55,7 +56,8 @@ pub(super) unsafe extern "C" fn post_send(
         // SAFETY: the program passes a list of work requests.
         while let Some(request) = unsafe { next.as_ref() } {
             // SAFETY: as above, with what the request points to.
-            let posted = unsafe { send_from_c(request, capabilities) }.and_then(|work| Ok(poster.post(work)?));
+            let posted = unsafe { send_from_c(request, capabilities) }
+                .and_then(|work| Ok(poster.post(work)?));
             if let Err(error) = posted {
                 // SAFETY: as above.
                 result = unsafe { refuse(bad, next, &error) };
@@ -83,7 +85,13 @@ pub(super) unsafe extern "C" fn post_recv(
     guarded(libc::EFAULT, || {
         // SAFETY: libibverbs passes a queue pair of ours, with its context.
         let found = unsafe {
-            qp_of(qp).and_then(|object| Ok((object, context_of((*qp).context)?, object.qp.receive_poster()?)))
+            qp_of(qp).and_then(|object| {
+                Ok((
+                    object,
+                    context_of((*qp).context)?,
+                    object.qp.receive_poster()?,
+                ))
+            })
         };
         let (object, context, mut poster) = match found {
             Ok(found) => found,
@@ -99,7 +107,12 @@ pub(super) unsafe extern "C" fn post_recv(
         while let Some(request) = unsafe { next.as_ref() } {
             // SAFETY: as above, with the list that the request points to.
             let sges = unsafe { sges_from_c(request.sg_list, request.num_sge, max_sge) };
-            let posted = sges.and_then(|sges| Ok(poster.post(ReceiveRequest { wr_id: request.wr_id, sges })?));
+            let posted = sges.and_then(|sges| {
+                Ok(poster.post(ReceiveRequest {
+                    wr_id: request.wr_id,
+                    sges,
+                })?)
+            });
             if let Err(error) = posted {
                 // SAFETY: as above.
                 result = unsafe { refuse(bad, next, &error) };
@@ -187,7 +200,11 @@ unsafe fn operation_from_c(request: &ibv_send_wr) -> io::Result<Operation> {
             }
             IBV_WR_RDMA_WRITE_WITH_IMM => {
                 let (remote_addr, rkey) = rdma();
-                Operation::WriteImm { remote_addr, rkey, imm: immediate }
+                Operation::WriteImm {
+                    remote_addr,
+                    rkey,
+                    imm: immediate,
+                }
             }
             IBV_WR_RDMA_READ => {
                 let (remote_addr, rkey) = rdma();
@@ -210,7 +227,8 @@ unsafe fn operation_from_c(request: &ibv_send_wr) -> io::Result<Operation> {
                     add: atomic.compare_add,
                 }
             }
-            IBV_WR_LOCAL_INV | IBV_WR_BIND_MW | IBV_WR_SEND_WITH_INV | IBV_WR_TSO | IBV_WR_ATOMIC_WRITE => {
+            IBV_WR_LOCAL_INV | IBV_WR_BIND_MW | IBV_WR_SEND_WITH_INV | IBV_WR_TSO
+            | IBV_WR_ATOMIC_WRITE => {
                 return Err(os_error(libc::EOPNOTSUPP));
             }
             _ => return Err(os_error(libc::EINVAL)),
@@ -233,7 +251,13 @@ unsafe fn sges_from_c(list: *const ibv_sge, count: c_int, max: u32) -> io::Resul
     // SAFETY: the caller's promise.
     let entries = unsafe { std::slice::from_raw_parts(list, count) };
     let used = entries.iter().filter(|entry| entry.length > 0);
-    Ok(used.map(|entry| Sge { addr: entry.addr, length: entry.length, lkey: entry.lkey }).collect())
+    Ok(used
+        .map(|entry| Sge {
+            addr: entry.addr,
+            length: entry.length,
+            lkey: entry.lkey,
+        })
+        .collect())
 }
 
 /// Copies inline data: EINVAL if it is more than was granted. Keys are not looked at.
@@ -248,7 +272,11 @@ unsafe fn copy_inline(sges: &[Sge], max_bytes: u32) -> io::Result<SmallVec<[u8; 
     let mut bytes = SmallVec::with_capacity(total as usize);
     for sge in sges {
         // SAFETY: the caller's promise.
-        unsafe { copy_from_program(sge.addr, sge.length as usize, |piece| bytes.extend_from_slice(piece)) };
+        unsafe {
+            copy_from_program(sge.addr, sge.length as usize, |piece| {
+                bytes.extend_from_slice(piece)
+            })
+        };
     }
     Ok(bytes)
 }
@@ -258,8 +286,11 @@ unsafe fn copy_inline(sges: &[Sge], max_bytes: u32) -> io::Result<SmallVec<[u8; 
 pub(super) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, count: c_int, out: *mut ibv_wc) -> c_int {
     guarded(-libc::EFAULT, || {
         // SAFETY: libibverbs passes a queue of ours, with its context.
-        let found = unsafe { cq_of(cq).and_then(|object| Ok((object, context_of((*cq).context)?))) };
-        let (Ok((object, context)), Ok(limit)) = (found, usize::try_from(count)) else { return -libc::EINVAL };
+        let found =
+            unsafe { cq_of(cq).and_then(|object| Ok((object, context_of((*cq).context)?))) };
+        let (Ok((object, context)), Ok(limit)) = (found, usize::try_from(count)) else {
+            return -libc::EINVAL;
+        };
         if limit == 0 {
             return 0;
         }

@@ -52,7 +52,10 @@ pub(super) unsafe extern "C" fn alloc_pd(context: *mut ibv_context) -> *mut ibv_
     pointer(|| {
         let pd = Pd::new()?;
         let handle = pd.id().0;
-        let object = Box::new(PdObject { ibv: ibv_pd { context, handle }, pd: Arc::new(pd) });
+        let object = Box::new(PdObject {
+            ibv: ibv_pd { context, handle },
+            pd: Arc::new(pd),
+        });
         Ok(Box::into_raw(object).cast())
     })
 }
@@ -91,8 +94,23 @@ pub(super) unsafe extern "C" fn reg_mr(
         };
         let key = mr::register(opened.memory(), domain.id(), &wanted)?;
         domain.attach();
-        let ibv_mr = ibv_mr { context, pd, addr, length, handle: key, lkey: key, rkey: key };
-        let object = Box::new(MrObject { verbs: verbs_mr { ibv_mr, mr_type: 0, access }, pd: Arc::clone(domain) });
+        let ibv_mr = ibv_mr {
+            context,
+            pd,
+            addr,
+            length,
+            handle: key,
+            lkey: key,
+            rkey: key,
+        };
+        let object = Box::new(MrObject {
+            verbs: verbs_mr {
+                ibv_mr,
+                mr_type: 0,
+                access,
+            },
+            pd: Arc::clone(domain),
+        });
         Ok(Box::into_raw(object).cast())
     })
 }
@@ -109,7 +127,8 @@ pub(super) unsafe extern "C" fn rereg_mr(
     status(|| {
         let has = |flag: u32| flags as u32 & flag != 0;
         // SAFETY: libibverbs passes a region of ours, which no other thread changes meanwhile.
-        let object = unsafe { mr.cast::<MrObject>().as_mut() }.ok_or_else(|| os_error(libc::EINVAL))?;
+        let object =
+            unsafe { mr.cast::<MrObject>().as_mut() }.ok_or_else(|| os_error(libc::EINVAL))?;
         let domain = if has(IBV_REREG_MR_CHANGE_PD) {
             // SAFETY: the program passes a domain of ours.
             Some(unsafe { &pd_of(pd)?.pd })
@@ -117,7 +136,8 @@ pub(super) unsafe extern "C" fn rereg_mr(
             None
         };
         let change = Change {
-            translation: has(IBV_REREG_MR_CHANGE_TRANSLATION).then_some((addr as u64, length as u64)),
+            translation: has(IBV_REREG_MR_CHANGE_TRANSLATION)
+                .then_some((addr as u64, length as u64)),
             pd: domain.map(|domain| domain.id()),
             access: has(IBV_REREG_MR_CHANGE_ACCESS).then_some(access as u32),
         };
@@ -154,7 +174,10 @@ pub(super) unsafe extern "C" fn dereg_mr(mr: *mut verbs_mr) -> c_int {
 }
 
 /// The op `create_ah`: EINVAL without a GRH, for another port than 1 or a GID index that is not there.
-pub(super) unsafe extern "C" fn create_ah(pd: *mut ibv_pd, attributes: *mut ibv_ah_attr) -> *mut ibv_ah {
+pub(super) unsafe extern "C" fn create_ah(
+    pd: *mut ibv_pd,
+    attributes: *mut ibv_ah_attr,
+) -> *mut ibv_ah {
     static CENSUS: Census = Census::new(limits::MAX_AH);
     pointer(|| {
         // SAFETY: libibverbs passes a domain of ours, with its context, which is open.
@@ -165,8 +188,17 @@ pub(super) unsafe extern "C" fn create_ah(pd: *mut ibv_pd, attributes: *mut ibv_
         let place = CENSUS.enter()?;
         domain.attach();
         // SAFETY: a live domain.
-        let ibv = ibv_ah { context: unsafe { (*pd).context }, pd, handle: 0 };
-        let object = Box::new(AhObject { ibv, pd: Arc::clone(domain), _place: place });
+        let context = unsafe { (*pd).context };
+        let ibv = ibv_ah {
+            context,
+            pd,
+            handle: 0,
+        };
+        let object = Box::new(AhObject {
+            ibv,
+            pd: Arc::clone(domain),
+            _place: place,
+        });
         Ok(Box::into_raw(object).cast())
     })
 }

@@ -41,7 +41,10 @@ pub(super) unsafe fn qp_of<'a>(qp: *mut ibv_qp) -> io::Result<&'a QpObject> {
 
 /// The op `create_qp`: EOPNOTSUPP for other types than RC and for shared receive queues, EINVAL for depths beyond the
 /// limits. The granted depths are written back.
-pub(super) unsafe extern "C" fn create_qp(pd: *mut ibv_pd, wanted: *mut ibv_qp_init_attr) -> *mut ibv_qp {
+pub(super) unsafe extern "C" fn create_qp(
+    pd: *mut ibv_pd,
+    wanted: *mut ibv_qp_init_attr,
+) -> *mut ibv_qp {
     pointer(|| {
         // SAFETY: libibverbs passes a domain of ours; the program passes attributes or NULL.
         let wanted = unsafe { wanted.as_mut() }.ok_or_else(|| os_error(libc::EINVAL))?;
@@ -59,7 +62,8 @@ pub(super) unsafe extern "C" fn create_qp_ex(
         // SAFETY: the program passes attributes or NULL.
         let extended = unsafe { wanted.as_ref() }.ok_or_else(|| os_error(libc::EINVAL))?;
         let has = |bit: u32| extended.comp_mask & bit != 0;
-        let unknown = extended.comp_mask & !(IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS) != 0;
+        let unknown =
+            extended.comp_mask & !(IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS) != 0;
         if unknown || (has(IBV_QP_INIT_ATTR_CREATE_FLAGS) && extended.create_flags != 0) {
             return Err(os_error(libc::EOPNOTSUPP));
         }
@@ -78,11 +82,15 @@ pub(super) unsafe extern "C" fn create_qp_ex(
 unsafe fn create(pd: *mut ibv_pd, wanted: &mut ibv_qp_init_attr) -> io::Result<*mut ibv_qp> {
     check_type(wanted)?;
     // SAFETY: the caller's promise.
-    let (domain, send_cq, receive_cq) = unsafe { (pd_of(pd)?, cq_of(wanted.send_cq)?, cq_of(wanted.recv_cq)?) };
+    let (domain, send_cq, receive_cq) =
+        unsafe { (pd_of(pd)?, cq_of(wanted.send_cq)?, cq_of(wanted.recv_cq)?) };
     // SAFETY: live objects.
     let (context, contexts) = unsafe {
         let context = (*pd).context;
-        (context, [(*wanted.send_cq).context, (*wanted.recv_cq).context])
+        (
+            context,
+            [(*wanted.send_cq).context, (*wanted.recv_cq).context],
+        )
     };
     if contexts.iter().any(|other| *other != context) {
         return Err(os_error(libc::EINVAL));
@@ -101,7 +109,10 @@ unsafe fn create(pd: *mut ibv_pd, wanted: &mut ibv_qp_init_attr) -> io::Result<*
         pd: Arc::clone(&domain.pd),
         send_cq: Arc::clone(&send_cq.cq),
         receive_cq: Arc::clone(&receive_cq.cq),
-        receive_queue: Arc::new(ReceiveQueue::new(capabilities.max_recv_wr, capabilities.max_recv_sge)),
+        receive_queue: Arc::new(ReceiveQueue::new(
+            capabilities.max_recv_wr,
+            capabilities.max_recv_sge,
+        )),
         memory: Arc::clone(opened.memory()),
         events: Arc::clone(&opened.events),
         capabilities,
@@ -123,7 +134,11 @@ unsafe fn create(pd: *mut ibv_pd, wanted: &mut ibv_qp_init_attr) -> io::Result<*
         cond: libc::PTHREAD_COND_INITIALIZER,
         events_completed: 0,
     };
-    let object = Box::into_raw(Box::new(QpObject { ibv, room: [0; ROOM_BYTES], qp }));
+    let object = Box::into_raw(Box::new(QpObject {
+        ibv,
+        room: [0; ROOM_BYTES],
+        qp,
+    }));
     // SAFETY: just made.
     unsafe { (*object).qp.set_user_handle(object as u64) };
     Ok(object.cast())
@@ -132,14 +147,18 @@ unsafe fn create(pd: *mut ibv_pd, wanted: &mut ibv_qp_init_attr) -> io::Result<*
 fn check_type(wanted: &ibv_qp_init_attr) -> io::Result<()> {
     match wanted.qp_type {
         IBV_QPT_RC if wanted.srq.is_null() => Ok(()),
-        IBV_QPT_RC | IBV_QPT_UC | IBV_QPT_UD | IBV_QPT_RAW_PACKET | IBV_QPT_XRC_SEND | IBV_QPT_XRC_RECV
-        | IBV_QPT_DRIVER => Err(os_error(libc::EOPNOTSUPP)),
+        IBV_QPT_RC | IBV_QPT_UC | IBV_QPT_UD | IBV_QPT_RAW_PACKET | IBV_QPT_XRC_SEND
+        | IBV_QPT_XRC_RECV | IBV_QPT_DRIVER => Err(os_error(libc::EOPNOTSUPP)),
         _ => Err(os_error(libc::EINVAL)),
     }
 }
 
 /// The op `modify_qp`.
-pub(super) unsafe extern "C" fn modify_qp(qp: *mut ibv_qp, wanted: *mut ibv_qp_attr, mask: c_int) -> c_int {
+pub(super) unsafe extern "C" fn modify_qp(
+    qp: *mut ibv_qp,
+    wanted: *mut ibv_qp_attr,
+    mask: c_int,
+) -> c_int {
     status(|| {
         // SAFETY: libibverbs passes a queue pair of ours with its context; the program passes attributes or NULL.
         let (object, context) = unsafe { (qp_of(qp)?, context_of((*qp).context)?) };
@@ -196,7 +215,9 @@ pub(super) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
         let events = object.qp.silence();
         // SAFETY: a live queue pair; mutex and condition were initialised when it was made.
         let acknowledged = unsafe {
-            wait_until_acknowledged(&raw mut (*qp).mutex, &raw mut (*qp).cond, || (*qp).events_completed == events)
+            wait_until_acknowledged(&raw mut (*qp).mutex, &raw mut (*qp).cond, || {
+                (*qp).events_completed == events
+            })
         };
         if !acknowledged {
             object.qp.unsilence();
@@ -243,7 +264,9 @@ pub(super) fn address_from_c(address: &ibv_ah_attr) -> AddressVector {
 fn address_to_c(address: &AddressVector) -> ibv_ah_attr {
     ibv_ah_attr {
         grh: ibv_global_route {
-            dgid: ibv_gid { raw: address.dest_gid.0 },
+            dgid: ibv_gid {
+                raw: address.dest_gid.0,
+            },
             flow_label: address.flow_label,
             sgid_index: address.sgid_index,
             hop_limit: address.hop_limit,

@@ -116,3 +116,16 @@ fn nothing_that_is_called_unchecked_is_left_out() {
         assert!(!functions[place].is_null(), "{name}");
     }
 }
+
+/// libibverbs walks the table for every device of the kernel, without a look at the pointer.
+#[test]
+fn the_match_table_is_there_and_empty() {
+    let ops = super::register::device_ops();
+    assert!(!ops.match_table.is_null());
+    // SAFETY: the table is a static of at least one entry.
+    assert_eq!(unsafe { (*ops.match_table).kind }, 0, "only the end");
+    assert!(
+        ops.alloc_context.is_some() && ops.alloc_device.is_some() && ops.uninit_device.is_some()
+    );
+    assert!(ops.match_device.is_some());
+}

@@ -19,14 +19,21 @@ pub struct Place(&'static Census);
 impl Census {
     /// Nothing counted yet.
     pub const fn new(limit: u32) -> Self {
-        Self { count: AtomicU32::new(0), limit }
+        Self {
+            count: AtomicU32::new(0),
+            limit,
+        }
     }
 
     /// Counts one more; ENOMEM when the limit is reached.
     pub fn enter(&'static self) -> Result<Place, Errno> {
         let place = Place(self);
         // Counted first, so that two threads cannot both take the last place; dropping `place` takes it back.
-        if self.count.fetch_add(1, Ordering::Relaxed) >= self.limit { Err(Errno::NO_MEMORY) } else { Ok(place) }
+        if self.count.fetch_add(1, Ordering::Relaxed) >= self.limit {
+            Err(Errno::NO_MEMORY)
+        } else {
+            Ok(place)
+        }
     }
 }
 

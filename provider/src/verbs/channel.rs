@@ -11,7 +11,7 @@
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixDatagram;
 use std::sync::{Arc, OnceLock};
@@ -43,7 +43,11 @@ impl<const N: usize> EventPipe<N> {
         let () = Self::FITS;
         let (reader, writer) = UnixDatagram::pair()?;
         writer.set_nonblocking(true)?;
-        Ok(Self { reader, writer, waiting: Mutex::default() })
+        Ok(Self {
+            reader,
+            writer,
+            waiting: Mutex::default(),
+        })
     }
 
     /// The end to read from. It stays open with the pipe: give duplicates away.
@@ -73,7 +77,8 @@ impl<const N: usize> EventPipe<N> {
         let mut unread = VecDeque::new();
         let mut record = [0; N];
         while unread.len() < MAX_WITHDRAWN
-            && descriptors::receive_now(self.reader.as_fd(), &mut record).is_ok_and(|count| count == N)
+            && descriptors::receive_now(self.reader.as_fd(), &mut record)
+                .is_ok_and(|count| count == N)
         {
             unread.push_back(record);
         }
@@ -119,7 +124,13 @@ impl Channel {
     fn new() -> io::Result<Self> {
         let pipe = EventPipe::new()?;
         let metadata = File::from(pipe.reader().try_clone_to_owned()?).metadata()?;
-        Ok(Self { pipe, identity: Identity { device: metadata.dev(), inode: metadata.ino() } })
+        Ok(Self {
+            pipe,
+            identity: Identity {
+                device: metadata.dev(),
+                inode: metadata.ino(),
+            },
+        })
     }
 
     /// Sends the event of the completion queue whose `ibv_cq` has this address.
@@ -134,7 +145,8 @@ impl Channel {
 
     /// Takes back the unread events of a completion queue; how many there were.
     pub fn withdraw(&self, cq: u64) -> u32 {
-        self.pipe.withdraw(|record| u64::from_ne_bytes(*record) == cq)
+        self.pipe
+            .withdraw(|record| u64::from_ne_bytes(*record) == cq)
     }
 }
 
@@ -152,12 +164,20 @@ fn channels() -> &'static Mutex<Vec<Known>> {
 
 /// Makes a completion channel; the descriptor belongs to libibverbs, which closes it.
 pub fn create() -> io::Result<RawFd> {
+    create_owned().map(IntoRawFd::into_raw_fd)
+}
+
+/// As [`create`], for one who closes it himself.
+pub(super) fn create_owned() -> io::Result<OwnedFd> {
     let channel = Channel::new()?;
-    let descriptor: OwnedFd = channel.pipe.reader().try_clone_to_owned()?;
+    let descriptor = channel.pipe.reader().try_clone_to_owned()?;
     let mut channels = channels().lock();
-    channels.retain(|known| descriptors::identity(known.descriptor) == Some(known.channel.identity));
-    let descriptor = descriptor.into_raw_fd();
-    channels.push(Known { descriptor, channel: Arc::new(channel) });
+    channels
+        .retain(|known| descriptors::identity(known.descriptor) == Some(known.channel.identity));
+    channels.push(Known {
+        descriptor: descriptor.as_raw_fd(),
+        channel: Arc::new(channel),
+    });
     Ok(descriptor)
 }
 
@@ -165,8 +185,12 @@ pub fn create() -> io::Result<RawFd> {
 pub fn find(descriptor: RawFd) -> Option<Arc<Channel>> {
     let identity = descriptors::identity(descriptor)?;
     let channels = channels().lock();
-    let mut of_number = channels.iter().filter(|known| known.descriptor == descriptor);
-    of_number.find(|known| known.channel.identity == identity).map(|known| Arc::clone(&known.channel))
+    let mut of_number = channels
+        .iter()
+        .filter(|known| known.descriptor == descriptor);
+    of_number
+        .find(|known| known.channel.identity == identity)
+        .map(|known| Arc::clone(&known.channel))
 }
 
 #[cfg(test)]

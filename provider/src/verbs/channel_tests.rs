@@ -2,14 +2,17 @@
 
 use std::collections::HashSet;
 use std::io::Read;
-use std::os::fd::{AsRawFd, FromRawFd};
 use std::thread;
 
 use super::*;
 
 fn reader_of<const N: usize>(pipe: &EventPipe<N>) -> File {
     let file = File::from(pipe.reader().try_clone_to_owned().expect("a duplicate"));
-    nix::fcntl::fcntl(&file, nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK)).expect("flags");
+    nix::fcntl::fcntl(
+        &file,
+        nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK),
+    )
+    .expect("flags");
     file
 }
 
@@ -31,7 +34,10 @@ fn thousands_of_unread_events_neither_block_nor_get_lost() {
     for number in 0..5_000_u64 {
         pipe.send(number.to_ne_bytes());
     }
-    assert_eq!(drain(&pipe, &mut reader_of(&pipe)), (0..5_000).collect::<Vec<_>>());
+    assert_eq!(
+        drain(&pipe, &mut reader_of(&pipe)),
+        (0..5_000).collect::<Vec<_>>()
+    );
 }
 
 #[test]
@@ -40,7 +46,10 @@ fn withdrawing_takes_exactly_the_records_of_one_object_and_keeps_the_order() {
     for number in 0..3_000_u64 {
         pipe.send((number % 3).to_ne_bytes());
     }
-    assert_eq!(pipe.withdraw(|record| u64::from_ne_bytes(*record) == 1), 1_000);
+    assert_eq!(
+        pipe.withdraw(|record| u64::from_ne_bytes(*record) == 1),
+        1_000
+    );
     let seen = drain(&pipe, &mut reader_of(&pipe));
     assert_eq!(seen, (0..1_000).flat_map(|_| [0, 2]).collect::<Vec<u64>>());
 }
@@ -48,7 +57,11 @@ fn withdrawing_takes_exactly_the_records_of_one_object_and_keeps_the_order() {
 #[test]
 fn withdrawing_blocks_nobody_whose_descriptor_blocks() {
     let pipe = EventPipe::<8>::new().expect("a pipe");
-    assert_eq!(pipe.withdraw(|_| true), 0, "would hang here if it read an empty pipe");
+    assert_eq!(
+        pipe.withdraw(|_| true),
+        0,
+        "would hang here if it read an empty pipe"
+    );
 }
 
 #[test]
@@ -75,11 +88,10 @@ fn a_blocked_reader_wakes_for_every_record_of_a_full_pipe() {
 
 #[test]
 fn a_channel_is_known_by_number_and_file() {
-    let descriptor = create().expect("a channel");
+    let mut file = File::from(create_owned().expect("a channel"));
+    let descriptor = file.as_raw_fd();
     let channel = find(descriptor).expect("known");
     channel.send(17);
-    // SAFETY: the descriptor was made for us by `create`, as for libibverbs, and nobody else closes it.
-    let mut file = unsafe { File::from_raw_fd(descriptor) };
     let mut record = [0; 8];
     assert_eq!(file.read(&mut record).expect("a record"), 8);
     assert_eq!(u64::from_ne_bytes(record), 17);
@@ -88,7 +100,10 @@ fn a_channel_is_known_by_number_and_file() {
     drop(file);
     let (other, _end) = UnixDatagram::pair().expect("a pair");
     if other.as_raw_fd() == descriptor {
-        assert!(find(descriptor).is_none(), "an old channel found under a number that is used again");
+        assert!(
+            find(descriptor).is_none(),
+            "an old channel found under a number that is used again"
+        );
     }
 }
 
@@ -96,13 +111,15 @@ fn a_channel_is_known_by_number_and_file() {
 fn closed_channels_are_swept_out() {
     let mut inodes = HashSet::new();
     for _ in 0..200 {
-        let descriptor = create().expect("a channel");
-        inodes.insert(find(descriptor).expect("known").identity.inode);
-        // SAFETY: as above.
-        drop(unsafe { OwnedFd::from_raw_fd(descriptor) });
+        let descriptor = create_owned().expect("a channel");
+        inodes.insert(find(descriptor.as_raw_fd()).expect("known").identity.inode);
     }
     // Another test may have one open, or have closed one just now.
-    let known = channels().lock().iter().filter(|known| inodes.contains(&known.channel.identity.inode)).count();
+    let known = channels()
+        .lock()
+        .iter()
+        .filter(|known| inodes.contains(&known.channel.identity.inode))
+        .count();
     assert!(known <= 2, "{known} of 200 closed channels are still held");
 }
 

@@ -68,7 +68,9 @@ pub struct AsyncEvents {
 impl AsyncEvents {
     /// An empty queue.
     pub fn new() -> io::Result<Self> {
-        Ok(Self { pipe: EventPipe::new()? })
+        Ok(Self {
+            pipe: EventPipe::new()?,
+        })
     }
 
     /// Queues an event for `ibv_get_async_event`.
@@ -116,7 +118,12 @@ impl Context {
     /// Opens `device`.
     pub fn open(device: Arc<Device>) -> io::Result<Arc<Self>> {
         let events = Arc::new(AsyncEvents::new()?);
-        Ok(Arc::new(Self { device, events, engine: OnceLock::new(), qps: Mutex::default() }))
+        Ok(Arc::new(Self {
+            device,
+            events,
+            engine: OnceLock::new(),
+            qps: Mutex::default(),
+        }))
     }
 
     /// The descriptor from which libibverbs reads asynchronous events. It stays ours: the caller duplicates it.
@@ -241,7 +248,9 @@ impl Transport for Context {
     }
 
     fn source_gid(&self, index: u8) -> Option<Gid> {
-        self.device.gid(u32::from(index)).map(|gid| Gid(*gid.as_bytes()))
+        self.device
+            .gid(u32::from(index))
+            .map(|gid| Gid(*gid.as_bytes()))
     }
 }
 
@@ -249,7 +258,10 @@ impl Context {
     /// In a child process the engine is the parent's, and refuses: what the parent's queue pairs were is forgotten.
     fn without_core(&self, result: Option<Result<(), Errno>>) {
         if let Some(Err(error)) = result {
-            log::debug!("{}: {error}: the engine belongs to another process", self.device.name);
+            log::debug!(
+                "{}: {error}: the engine belongs to another process",
+                self.device.name
+            );
         }
     }
 }

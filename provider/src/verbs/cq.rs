@@ -106,11 +106,19 @@ pub enum Pushed {
 impl Cq {
     /// A queue of at least `entries`. EINVAL for less than one or more than the device has, ENOMEM for one queue too
     /// many.
-    pub fn new(entries: i64, channel: Option<Arc<Channel>>, events: Arc<AsyncEvents>) -> Result<Self, Errno> {
+    pub fn new(
+        entries: i64,
+        channel: Option<Arc<Channel>>,
+        events: Arc<AsyncEvents>,
+    ) -> Result<Self, Errno> {
         let capacity = granted(entries)?;
         let ring = VecDeque::with_capacity(FIRST_ENTRIES.min(capacity as usize));
         Ok(Self {
-            inner: Mutex::new(Inner { ring, capacity, ..Inner::default() }),
+            inner: Mutex::new(Inner {
+                ring,
+                capacity,
+                ..Inner::default()
+            }),
             polled: AtomicU64::new(0),
             overflowed: AtomicBool::new(false),
             users: AtomicU32::new(0),
@@ -190,9 +198,17 @@ impl Cq {
             return;
         }
         let mut inner = self.inner.lock();
-        let wanted = if solicited_only { Armed::Solicited } else { Armed::Next };
+        let wanted = if solicited_only {
+            Armed::Solicited
+        } else {
+            Armed::Next
+        };
         inner.armed = inner.armed.max(wanted);
-        let newest = if inner.armed == Armed::Next { inner.pushed } else { inner.solicited };
+        let newest = if inner.armed == Armed::Next {
+            inner.pushed
+        } else {
+            inner.solicited
+        };
         let polled = self.polled.load(Ordering::Relaxed);
         if newest > polled && newest > inner.told {
             self.tell(&mut inner);
@@ -210,14 +226,19 @@ impl Cq {
 
     fn overflow(&self) {
         if !self.overflowed.swap(true, Ordering::Relaxed) {
-            log::warn!("a completion queue overflowed: it is smaller than the work queues that complete to it");
+            log::warn!(
+                "a completion queue overflowed: it is smaller than the work queues that complete to it"
+            );
             self.raise(EventKind::CqError);
         }
     }
 
     fn raise(&self, kind: EventKind) {
         self.async_events.fetch_add(1, Ordering::Relaxed);
-        self.events.raise(AsyncEvent { element: self.user_handle.load(Ordering::Relaxed), kind });
+        self.events.raise(AsyncEvent {
+            element: self.user_handle.load(Ordering::Relaxed),
+            kind,
+        });
     }
 
     /// Whether a completion was lost. What is in the queue can still be polled.
@@ -253,13 +274,17 @@ impl Cq {
         let handle = self.user_handle.load(Ordering::Relaxed);
         if let Some(channel) = &self.channel {
             let withdrawn = channel.withdraw(handle);
-            self.completion_events.fetch_sub(withdrawn, Ordering::Relaxed);
+            self.completion_events
+                .fetch_sub(withdrawn, Ordering::Relaxed);
         }
         if self.async_events.load(Ordering::Relaxed) > 0 {
             let withdrawn = self.events.withdraw(handle, EventKind::is_of_cq);
             self.async_events.fetch_sub(withdrawn, Ordering::Relaxed);
         }
-        Ok((self.completion_events.load(Ordering::Relaxed), self.async_events.load(Ordering::Relaxed)))
+        Ok((
+            self.completion_events.load(Ordering::Relaxed),
+            self.async_events.load(Ordering::Relaxed),
+        ))
     }
 
     /// Takes [`Cq::silence`] back: the program did not acknowledge in time, the queue lives on.

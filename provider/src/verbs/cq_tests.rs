@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::Read;
-use std::os::fd::FromRawFd;
+use std::os::fd::AsRawFd;
 
 use rstest::rstest;
 
@@ -19,18 +19,25 @@ struct Bench {
 }
 
 fn bench(entries: i64) -> Bench {
-    let descriptor = channel::create().expect("a channel");
+    let channel = File::from(channel::create_owned().expect("a channel"));
     nix::fcntl::fcntl(
-        // SAFETY: open until `channel` below is dropped.
-        unsafe { std::os::fd::BorrowedFd::borrow_raw(descriptor) },
+        &channel,
         nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK),
     )
     .expect("flags");
     let events = Arc::new(AsyncEvents::new().expect("a pipe"));
-    let cq = Cq::new(entries, channel::find(descriptor), Arc::clone(&events)).expect("valid");
+    let cq = Cq::new(
+        entries,
+        channel::find(channel.as_raw_fd()),
+        Arc::clone(&events),
+    )
+    .expect("valid");
     cq.set_user_handle(HANDLE);
-    // SAFETY: the descriptor was made for us.
-    Bench { cq, channel: unsafe { File::from_raw_fd(descriptor) }, events }
+    Bench {
+        cq,
+        channel,
+        events,
+    }
 }
 
 impl Bench {
@@ -46,11 +53,18 @@ impl Bench {
     }
 
     fn push(&self, wr_id: u64) -> Pushed {
-        self.cq.push(Cqe { wr_id, ..Cqe::default() })
+        self.cq.push(Cqe {
+            wr_id,
+            ..Cqe::default()
+        })
     }
 
     fn push_solicited(&self, wr_id: u64) {
-        self.cq.push(Cqe { wr_id, solicited: true, ..Cqe::default() });
+        self.cq.push(Cqe {
+            wr_id,
+            solicited: true,
+            ..Cqe::default()
+        });
     }
 
     fn poll(&self, limit: usize) -> Vec<u64> {
@@ -157,7 +171,10 @@ fn a_completion_that_was_told_of_does_not_raise_a_second_event() {
     assert!(bench.event());
     // The usual order: event, arm, poll until empty, wait.
     bench.cq.arm(false);
-    assert!(!bench.event(), "an event whose completions the program finds in the poll that follows");
+    assert!(
+        !bench.event(),
+        "an event whose completions the program finds in the poll that follows"
+    );
     assert_eq!(bench.poll(10), [1]);
     bench.push(2);
     assert!(bench.event());
@@ -186,7 +203,11 @@ fn armed_for_solicited_ones_others_do_not_count_but_errors_do() {
     bench.push_solicited(2);
     assert!(bench.event());
     bench.cq.arm(true);
-    bench.cq.push(Cqe { wr_id: 3, status: 5, ..Cqe::default() });
+    bench.cq.push(Cqe {
+        wr_id: 3,
+        status: 5,
+        ..Cqe::default()
+    });
     assert!(bench.event());
     assert_eq!(bench.poll(10), [0, 1, 2, 3]);
 
@@ -233,10 +254,17 @@ fn destroying_withdraws_what_was_not_read_and_counts_what_was() {
     bench.cq.attach();
     assert_eq!(bench.cq.silence(), Err(Errno::BUSY));
     bench.cq.detach();
-    assert_eq!(bench.cq.silence(), Ok((1, 0)), "one was read and must be acknowledged; the rest is withdrawn");
+    assert_eq!(
+        bench.cq.silence(),
+        Ok((1, 0)),
+        "one was read and must be acknowledged; the rest is withdrawn"
+    );
     assert!(!bench.event());
     bench.cq.arm(false);
-    assert!(!bench.event(), "an event of a queue that is being destroyed");
+    assert!(
+        !bench.event(),
+        "an event of a queue that is being destroyed"
+    );
     bench.cq.unsilence();
     assert_eq!(bench.poll(10), [0, 1, 2]);
     bench.cq.arm(false);

@@ -27,7 +27,12 @@ impl Errno {
 
 impl fmt::Debug for Errno {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Errno({}, {})", self.0, io::Error::from_raw_os_error(self.0))
+        write!(
+            f,
+            "Errno({}, {})",
+            self.0,
+            io::Error::from_raw_os_error(self.0)
+        )
     }
 }
 
@@ -63,8 +68,14 @@ mod tests {
 
     #[test]
     fn keeps_the_number_of_the_system_and_falls_back_to_eio() {
-        assert_eq!(Errno::from(io::Error::from_raw_os_error(libc::EMFILE)), Errno(libc::EMFILE));
-        assert_eq!(Errno::from(io::Error::other("no number")), Errno::INPUT_OUTPUT);
+        assert_eq!(
+            Errno::from(io::Error::from_raw_os_error(libc::EMFILE)),
+            Errno(libc::EMFILE)
+        );
+        assert_eq!(
+            Errno::from(io::Error::other("no number")),
+            Errno::INPUT_OUTPUT
+        );
         assert!(format!("{:?}", Errno::INVALID).contains("Invalid argument"));
     }
 }

@@ -31,15 +31,29 @@ impl Registration {
     fn check(&self, pd: PdId) -> Result<Region, Errno> {
         let access = Access(self.access);
         check_access(access)?;
-        let iova = if access.allows(ZERO_BASED) { 0 } else { self.iova };
+        let iova = if access.allows(ZERO_BASED) {
+            0
+        } else {
+            self.iova
+        };
         let wraps = |addr: u64| addr.checked_add(self.length).is_none();
         if wraps(self.host_addr) || wraps(iova) {
             return Err(Errno::INVALID);
         }
-        if !probe(self.host_addr, self.length, access.allows(Access::LOCAL_WRITE)) {
+        if !probe(
+            self.host_addr,
+            self.length,
+            access.allows(Access::LOCAL_WRITE),
+        ) {
             return Err(Errno::BAD_ADDRESS);
         }
-        Ok(Region { pd, iova, length: self.length, host_addr: self.host_addr, access })
+        Ok(Region {
+            pd,
+            iova,
+            length: self.length,
+            host_addr: self.host_addr,
+            access,
+        })
     }
 }
 
@@ -52,7 +66,11 @@ fn check_access(access: Access) -> Result<(), Errno> {
     if access.0 & remote_change.0 != 0 && !access.allows(Access::LOCAL_WRITE) {
         return Err(Errno::INVALID);
     }
-    if access.allows(ON_DEMAND) { Err(Errno::NOT_SUPPORTED) } else { Ok(()) }
+    if access.allows(ON_DEMAND) {
+        Err(Errno::NOT_SUPPORTED)
+    } else {
+        Ok(())
+    }
 }
 
 /// Registers memory; the key is lkey and rkey. EINVAL, EOPNOTSUPP (above), EFAULT for memory that is not mapped, or not
@@ -76,10 +94,24 @@ pub struct Change {
 pub fn reregister(memory: &MrTable, key: u32, change: &Change) -> Result<(), Errno> {
     let old = memory.get(key).ok_or(Errno::INVALID)?;
     let (host_addr, length) = change.translation.unwrap_or((old.host_addr, old.length));
-    let iova = if change.translation.is_some() { host_addr } else { old.iova };
+    let iova = if change.translation.is_some() {
+        host_addr
+    } else {
+        old.iova
+    };
     let access = change.access.unwrap_or(old.access.0);
-    let region = Registration { host_addr, length, iova, access }.check(change.pd.unwrap_or(old.pd))?;
-    if memory.replace(key, region) { Ok(()) } else { Err(Errno::INVALID) }
+    let region = Registration {
+        host_addr,
+        length,
+        iova,
+        access,
+    }
+    .check(change.pd.unwrap_or(old.pd))?;
+    if memory.replace(key, region) {
+        Ok(())
+    } else {
+        Err(Errno::INVALID)
+    }
 }
 
 #[cfg(test)]
@@ -92,7 +124,12 @@ mod tests {
 
     fn of(buffer: &[u8], access: u32) -> Registration {
         let host_addr = buffer.as_ptr() as u64;
-        Registration { host_addr, length: buffer.len() as u64, iova: host_addr, access }
+        Registration {
+            host_addr,
+            length: buffer.len() as u64,
+            iova: host_addr,
+            access,
+        }
     }
 
     #[rstest]
@@ -113,7 +150,10 @@ mod tests {
     fn access_flags(#[case] access: u32, #[case] expected: Result<(), Errno>) {
         let table = MrTable::default();
         let buffer = vec![0; 100];
-        assert_eq!(register(&table, PD, &of(&buffer, access)).map(drop), expected);
+        assert_eq!(
+            register(&table, PD, &of(&buffer, access)).map(drop),
+            expected
+        );
         assert_eq!(table.count(), usize::from(expected.is_ok()));
     }
 
@@ -123,20 +163,42 @@ mod tests {
         let buffer = vec![0; 100];
         let valid = of(&buffer, 1);
         for wrong in [
-            Registration { host_addr: u64::MAX - 10, length: 11, ..valid },
-            Registration { iova: u64::MAX - 10, ..valid },
-            Registration { length: u64::MAX, ..valid },
+            Registration {
+                host_addr: u64::MAX - 10,
+                length: 11,
+                ..valid
+            },
+            Registration {
+                iova: u64::MAX - 10,
+                ..valid
+            },
+            Registration {
+                length: u64::MAX,
+                ..valid
+            },
         ] {
-            assert_eq!(register(&table, PD, &wrong), Err(Errno::INVALID), "{wrong:?}");
+            assert_eq!(
+                register(&table, PD, &wrong),
+                Err(Errno::INVALID),
+                "{wrong:?}"
+            );
         }
-        let at_the_end = Registration { iova: u64::MAX - 100, ..valid };
+        let at_the_end = Registration {
+            iova: u64::MAX - 100,
+            ..valid
+        };
         assert!(register(&table, PD, &at_the_end).is_ok());
     }
 
     #[test]
     fn memory_that_is_not_mapped_is_refused_and_zero_length_is_not() {
         let table = MrTable::default();
-        let hole = Registration { host_addr: 4096, length: 4096, iova: 4096, access: 1 };
+        let hole = Registration {
+            host_addr: 4096,
+            length: 4096,
+            iova: 4096,
+            access: 1,
+        };
         assert_eq!(register(&table, PD, &hole), Err(Errno::BAD_ADDRESS));
         assert!(register(&table, PD, &Registration { length: 0, ..hole }).is_ok());
     }
@@ -145,7 +207,10 @@ mod tests {
     fn read_only_memory_registers_without_local_write_only() {
         static CONSTANT: [u8; 64] = [7; 64];
         let table = MrTable::default();
-        assert_eq!(register(&table, PD, &of(&CONSTANT, 1)), Err(Errno::BAD_ADDRESS));
+        assert_eq!(
+            register(&table, PD, &of(&CONSTANT, 1)),
+            Err(Errno::BAD_ADDRESS)
+        );
         assert!(register(&table, PD, &of(&CONSTANT, 4)).is_ok());
     }
 
@@ -154,7 +219,10 @@ mod tests {
         let table = MrTable::default();
         let buffer = vec![0; 100];
         let key = register(&table, PD, &of(&buffer, 0x21)).expect("valid");
-        assert_eq!(table.resolve(key, 40, 60), Some(buffer.as_ptr().wrapping_add(40)));
+        assert_eq!(
+            table.resolve(key, 40, 60),
+            Some(buffer.as_ptr().wrapping_add(40))
+        );
         assert_eq!(table.resolve(key, 40, 61), None);
     }
 
@@ -164,23 +232,55 @@ mod tests {
         let (first, second) = (vec![1; 64], vec![2; 32]);
         let key = register(&table, PD, &of(&first, 1)).expect("valid");
 
-        let access = Change { access: Some(0x10_0007), ..Change::default() };
+        let access = Change {
+            access: Some(0x10_0007),
+            ..Change::default()
+        };
         reregister(&table, key, &access).expect("valid");
         let addr = first.as_ptr() as u64;
-        assert_eq!(table.check_remote(PD, key, addr, 64, Access::REMOTE_READ), Ok(Visibility::Relaxed));
+        assert_eq!(
+            table.check_remote(PD, key, addr, 64, Access::REMOTE_READ),
+            Ok(Visibility::Relaxed)
+        );
 
-        let pd = Change { pd: Some(PdId(6)), ..Change::default() };
+        let pd = Change {
+            pd: Some(PdId(6)),
+            ..Change::default()
+        };
         reregister(&table, key, &pd).expect("valid");
-        assert!(table.check_remote(PD, key, addr, 64, Access::REMOTE_READ).is_err());
+        assert!(
+            table
+                .check_remote(PD, key, addr, 64, Access::REMOTE_READ)
+                .is_err()
+        );
 
-        let translation = Change { translation: Some((second.as_ptr() as u64, 32)), ..Change::default() };
+        let translation = Change {
+            translation: Some((second.as_ptr() as u64, 32)),
+            ..Change::default()
+        };
         reregister(&table, key, &translation).expect("valid");
         assert_eq!(table.resolve(key, addr, 1), None);
-        assert_eq!(table.resolve(key, second.as_ptr() as u64, 32), Some(second.as_ptr()));
+        assert_eq!(
+            table.resolve(key, second.as_ptr() as u64, 32),
+            Some(second.as_ptr())
+        );
 
-        let wrong = Change { access: Some(2), ..Change::default() };
+        let wrong = Change {
+            access: Some(2),
+            ..Change::default()
+        };
         assert_eq!(reregister(&table, key, &wrong), Err(Errno::INVALID));
-        assert!(table.check_remote(PdId(6), key, second.as_ptr() as u64, 32, Access::REMOTE_READ).is_ok());
+        assert!(
+            table
+                .check_remote(
+                    PdId(6),
+                    key,
+                    second.as_ptr() as u64,
+                    32,
+                    Access::REMOTE_READ
+                )
+                .is_ok()
+        );
         assert_eq!(reregister(&table, key + 1, &access), Err(Errno::INVALID));
     }
 }

@@ -92,7 +92,10 @@ impl MrTable {
     pub fn register(&self, region: Region) -> Option<u32> {
         let mut inner = self.inner.write();
         if inner.slots.is_empty() {
-            inner.slots.push(Slot { tag: 0, region: None });
+            inner.slots.push(Slot {
+                tag: 0,
+                region: None,
+            });
         }
         // A quarter of the spare slots rest before they are used again, as long as the table can still grow.
         let rested = inner.free.len() > inner.slots.len() / 4;
@@ -100,7 +103,10 @@ impl MrTable {
         let index = if rested || !may_grow {
             inner.free.pop_front()?
         } else {
-            inner.slots.push(Slot { tag: rand::random::<u32>() & TAG_MASK, region: None });
+            inner.slots.push(Slot {
+                tag: rand::random::<u32>() & TAG_MASK,
+                region: None,
+            });
             (inner.slots.len() - 1) as u32
         };
         let slot = &mut inner.slots[index as usize];
@@ -112,7 +118,10 @@ impl MrTable {
     pub fn deregister(&self, key: u32) -> Option<Region> {
         let mut inner = self.inner.write();
         let index = index_of(key);
-        let slot = inner.slots.get_mut(index).filter(|slot| slot.tag == tag_of(key))?;
+        let slot = inner
+            .slots
+            .get_mut(index)
+            .filter(|slot| slot.tag == tag_of(key))?;
         let region = slot.region.take()?;
         // An odd step: all tags are used before one comes back. The step is random, so the next tag is not known.
         slot.tag = slot.tag.wrapping_add(rand::random::<u32>() | 1) & TAG_MASK;
@@ -145,7 +154,12 @@ impl MrTable {
     }
 
     fn find(slots: &Slots, key: u32) -> Option<&Region> {
-        slots.slots.get(index_of(key)).filter(|slot| slot.tag == tag_of(key))?.region.as_ref()
+        slots
+            .slots
+            .get(index_of(key))
+            .filter(|slot| slot.tag == tag_of(key))?
+            .region
+            .as_ref()
     }
 
     /// The one place where a key, a protection domain, bounds and rights are checked.
@@ -177,7 +191,11 @@ impl MrTable {
     ) -> Result<Visibility, AccessDenied> {
         let inner = self.inner.read();
         let (_, region) = Self::locate(&inner, pd, key, addr, length, access)?;
-        Ok(if region.access.allows(Access::RELAXED_ORDERING) { Visibility::Relaxed } else { Visibility::Strict })
+        Ok(if region.access.allows(Access::RELAXED_ORDERING) {
+            Visibility::Relaxed
+        } else {
+            Visibility::Strict
+        })
     }
 
     /// Whether all entries of a scatter/gather list may be used by a work request of `pd`. One lock for the whole list.
@@ -187,7 +205,14 @@ impl MrTable {
         }
         let inner = self.inner.read();
         for sge in sges {
-            Self::locate(&inner, pd, sge.lkey, sge.addr, u64::from(sge.length), access)?;
+            Self::locate(
+                &inner,
+                pd,
+                sge.lkey,
+                sge.addr,
+                u64::from(sge.length),
+                access,
+            )?;
         }
         Ok(())
     }
@@ -196,7 +221,14 @@ impl MrTable {
     /// be locally writable; remote rights were checked by [`MrTable::check_remote`] when the message began.
     pub fn place(&self, pd: PdId, key: u32, addr: u64, bytes: &[u8]) -> Result<(), AccessDenied> {
         let inner = self.inner.read();
-        let (host, _) = Self::locate(&inner, pd, key, addr, bytes.len() as u64, Access::LOCAL_WRITE)?;
+        let (host, _) = Self::locate(
+            &inner,
+            pd,
+            key,
+            addr,
+            bytes.len() as u64,
+            Access::LOCAL_WRITE,
+        )?;
         // SAFETY: `[host, host + len)` lies in a region that the program registered as writable and promised to keep
         // mapped until it deregisters it, which waits for the read lock held here. `bytes` is a packet of ours and
         // overlaps no memory of the program. Other threads of the program may read meanwhile: see `place_bytes`.
@@ -207,7 +239,13 @@ impl MrTable {
 
     /// Executes an atomic on the eight bytes at `addr` and returns the value before. Fails, too, if `addr` is not
     /// aligned in either address space.
-    pub fn atomic(&self, pd: PdId, key: u32, addr: u64, operation: AtomicOperation) -> Result<u64, AccessDenied> {
+    pub fn atomic(
+        &self,
+        pd: PdId,
+        key: u32,
+        addr: u64,
+        operation: AtomicOperation,
+    ) -> Result<u64, AccessDenied> {
         let inner = self.inner.read();
         let (host, _) = Self::locate(&inner, pd, key, addr, 8, Access::REMOTE_ATOMIC)?;
         if addr % 8 != 0 || host % 8 != 0 {
@@ -218,9 +256,9 @@ impl MrTable {
         // verbs promise nothing about the value.
         let word = unsafe { AtomicU64::from_ptr(host as *mut u64) };
         Ok(match operation {
-            AtomicOperation::CompareSwap { compare, swap } => {
-                word.compare_exchange(compare, swap, Ordering::SeqCst, Ordering::SeqCst).unwrap_or_else(|value| value)
-            }
+            AtomicOperation::CompareSwap { compare, swap } => word
+                .compare_exchange(compare, swap, Ordering::SeqCst, Ordering::SeqCst)
+                .unwrap_or_else(|value| value),
             AtomicOperation::FetchAdd { add } => word.fetch_add(add, Ordering::SeqCst),
         })
     }
@@ -246,7 +284,9 @@ pub unsafe fn copy_from_program(addr: u64, length: usize, mut push: impl FnMut(&
         let count = PIECE_BYTES.min(length - done);
         // SAFETY: within the range that the caller vouches for; `piece` is our own stack. Copied, not borrowed, since
         // the program may change the bytes at any time and a `&[u8]` must not change.
-        unsafe { std::ptr::copy_nonoverlapping((addr as *const u8).add(done), piece.as_mut_ptr(), count) };
+        unsafe {
+            std::ptr::copy_nonoverlapping((addr as *const u8).add(done), piece.as_mut_ptr(), count)
+        };
         push(&piece[..count]);
         done += count;
     }
@@ -291,15 +331,18 @@ unsafe fn store_ascending(target: *mut u8, bytes: &[u8]) {
         // SAFETY (all four): the place is aligned for the width, which does not exceed the rest.
         done += if let (0, Some(word)) = (address % 8, rest.first_chunk::<8>()) {
             // SAFETY: see above.
-            unsafe { AtomicU64::from_ptr(place.cast()) }.store(u64::from_ne_bytes(*word), Ordering::Release);
+            unsafe { AtomicU64::from_ptr(place.cast()) }
+                .store(u64::from_ne_bytes(*word), Ordering::Release);
             8
         } else if let (0, Some(word)) = (address % 4, rest.first_chunk::<4>()) {
             // SAFETY: see above.
-            unsafe { AtomicU32::from_ptr(place.cast()) }.store(u32::from_ne_bytes(*word), Ordering::Release);
+            unsafe { AtomicU32::from_ptr(place.cast()) }
+                .store(u32::from_ne_bytes(*word), Ordering::Release);
             4
         } else if let (0, Some(word)) = (address % 2, rest.first_chunk::<2>()) {
             // SAFETY: see above.
-            unsafe { AtomicU16::from_ptr(place.cast()) }.store(u16::from_ne_bytes(*word), Ordering::Release);
+            unsafe { AtomicU16::from_ptr(place.cast()) }
+                .store(u16::from_ne_bytes(*word), Ordering::Release);
             2
         } else {
             // SAFETY: see above.
@@ -324,7 +367,9 @@ pub fn probe(addr: u64, length: u64, writable: bool) -> bool {
     }
     let last = addr + (length - 1);
     is_mapped(addr, last)
-        && [addr, last].into_iter().all(|place| is_readable(place) && (!writable || is_writable(place)))
+        && [addr, last]
+            .into_iter()
+            .all(|place| is_readable(place) && (!writable || is_writable(place)))
 }
 
 /// Asks the kernel which pages of a range are resident, which fails for a range that is not wholly mapped.
@@ -335,7 +380,11 @@ fn is_mapped(first: u64, last: u64) -> bool {
     // SAFETY: the kernel reads no memory of the range, it only looks the mappings up, and writes one byte per page to
     // `resident`, which has that many.
     let result = unsafe {
-        libc::mincore(start as *mut libc::c_void, (pages * PAGE_BYTES) as usize, resident.as_mut_ptr())
+        libc::mincore(
+            start as *mut libc::c_void,
+            (pages * PAGE_BYTES) as usize,
+            resident.as_mut_ptr(),
+        )
     };
     result == 0 || std::io::Error::last_os_error().raw_os_error() != Some(libc::ENOMEM)
 }
@@ -360,8 +409,17 @@ fn is_writable(place: u64) -> bool {
     let operation = libc::FUTEX_WAKE_OP | libc::FUTEX_PRIVATE_FLAG;
     let word = (place & !3) as *mut u32;
     // SAFETY: the kernel checks both addresses; adding 0 leaves the program's word as it is, atomically.
-    let result =
-        unsafe { libc::syscall(libc::SYS_futex, UNUSED.as_ptr(), operation, 0_usize, 0_usize, word, ADD_ZERO) };
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_futex,
+            UNUSED.as_ptr(),
+            operation,
+            0_usize,
+            0_usize,
+            word,
+            ADD_ZERO,
+        )
+    };
     result >= 0 || std::io::Error::last_os_error().raw_os_error() != Some(libc::EFAULT)
 }
 

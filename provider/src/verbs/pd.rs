@@ -23,7 +23,11 @@ impl Pd {
     pub fn new() -> Result<Self, Errno> {
         static NEXT: AtomicU32 = AtomicU32::new(1);
         let place = CENSUS.enter()?;
-        Ok(Self { id: PdId(NEXT.fetch_add(1, Ordering::Relaxed)), users: AtomicU32::new(0), _place: place })
+        Ok(Self {
+            id: PdId(NEXT.fetch_add(1, Ordering::Relaxed)),
+            users: AtomicU32::new(0),
+            _place: place,
+        })
     }
 
     /// Its identity; never used twice within 2^32 domains.

@@ -201,7 +201,9 @@ impl Qp {
     /// Goes to `to` if the state is still `from`.
     pub(super) fn advance(&self, from: QpState, to: QpState) {
         // Fails only if the queue pair has failed meanwhile: then it stays in the error state.
-        let _ = self.state.compare_exchange(from as u8, to as u8, Ordering::AcqRel, Ordering::Acquire);
+        let _ =
+            self.state
+                .compare_exchange(from as u8, to as u8, Ordering::AcqRel, Ordering::Acquire);
     }
 
     /// Whether draining (SQD) is still going on.
@@ -219,13 +221,25 @@ impl Qp {
     /// Locks the send queue for posting; ring the engine's bell afterwards.
     pub fn send_poster(&self) -> SendPoster<'_> {
         let queue = self.send.lock();
-        SendPoster { qp: self, queue, polled: self.parts.send_cq.polled(), state: self.state() }
+        SendPoster {
+            qp: self,
+            queue,
+            polled: self.parts.send_cq.polled(),
+            state: self.state(),
+        }
     }
 
     /// Locks the receive queue for posting: EINVAL in RESET.
     pub fn receive_poster(&self) -> Result<ReceivePoster<'_>, Errno> {
-        let poster = self.parts.receive_queue.poster(self.parts.receive_cq.polled());
-        if self.state() == QpState::Reset { Err(Errno::INVALID) } else { Ok(poster) }
+        let poster = self
+            .parts
+            .receive_queue
+            .poster(self.parts.receive_cq.polled());
+        if self.state() == QpState::Reset {
+            Err(Errno::INVALID)
+        } else {
+            Ok(poster)
+        }
     }
 
     /// After receives were posted: flushes them if the queue pair is in the error state. Returns whether it was not.
@@ -242,7 +256,8 @@ impl Qp {
     /// Whether the core must be told that the queue pair failed (a completion queue overflowed). Asked by the ops, which
     /// hold no lock.
     pub fn take_fail_request(&self) -> bool {
-        self.wants_failing.load(Ordering::Relaxed) && self.wants_failing.swap(false, Ordering::Relaxed)
+        self.wants_failing.load(Ordering::Relaxed)
+            && self.wants_failing.swap(false, Ordering::Relaxed)
     }
 
     // --- the engine's side ---
@@ -250,7 +265,11 @@ impl Qp {
     /// The oldest posted request that the core does not have yet.
     pub fn pop_submission(&self) -> Option<SendRequest> {
         let mut queue = self.send.lock();
-        if self.state() == QpState::SendQueueDrained { None } else { queue.take() }
+        if self.state() == QpState::SendQueueDrained {
+            None
+        } else {
+            queue.take()
+        }
     }
 
     /// A send is done.
@@ -260,7 +279,11 @@ impl Qp {
         }
         let mut queue = self.send.lock();
         let Some(wqe) = queue.complete(WqeNumber(done.cookie)) else {
-            log::debug!("{:?}: completion of request {} of an earlier life", self.id, done.cookie);
+            log::debug!(
+                "{:?}: completion of request {} of an earlier life",
+                self.id,
+                done.cookie
+            );
             return;
         };
         self.complete_send(&mut queue, wqe, done.status, done.vendor_error);
@@ -298,7 +321,9 @@ impl Qp {
             ReceiveKind::Send => (OPCODE_RECV, 0, 0),
             ReceiveKind::SendImm(value) => (OPCODE_RECV, FLAG_WITH_IMM, bytes(value)),
             ReceiveKind::SendInv(key) => (OPCODE_RECV, FLAG_WITH_INV, key),
-            ReceiveKind::WriteImm(value) => (OPCODE_RECV_RDMA_WITH_IMM, FLAG_WITH_IMM, bytes(value)),
+            ReceiveKind::WriteImm(value) => {
+                (OPCODE_RECV_RDMA_WITH_IMM, FLAG_WITH_IMM, bytes(value))
+            }
         };
         let success = done.status == Status::Success;
         if !success {
@@ -350,7 +375,11 @@ impl Qp {
 
     /// RTR, RTS and SQD become ERR. A send error shows in the state before its completion can be polled.
     fn enter_error(&self) {
-        for from in [QpState::ReadyToSend, QpState::SendQueueDrained, QpState::ReadyToReceive] {
+        for from in [
+            QpState::ReadyToSend,
+            QpState::SendQueueDrained,
+            QpState::ReadyToReceive,
+        ] {
             self.advance(from, QpState::Error);
         }
     }
@@ -387,10 +416,12 @@ impl Qp {
             ..Cqe::default()
         };
         let cq = &self.parts.receive_cq;
-        self.parts.receive_queue.flush(|wr_id| match cq.push(flushed(wr_id)) {
-            Pushed::At(number) => Some(number),
-            Pushed::Overflow => None,
-        });
+        self.parts
+            .receive_queue
+            .flush(|wr_id| match cq.push(flushed(wr_id)) {
+                Pushed::At(number) => Some(number),
+                Pushed::Overflow => None,
+            });
     }
 
     /// The core knows the queue pair no more: completes what is left, in order.
@@ -413,7 +444,12 @@ impl Qp {
         self.send.lock().clear();
         self.parts.receive_queue.clear();
         *self.attributes.lock() = Attributes::default();
-        for flag in [&self.flushing_receives, &self.failure_known, &self.wants_failing, &self.draining] {
+        for flag in [
+            &self.flushing_receives,
+            &self.failure_known,
+            &self.wants_failing,
+            &self.draining,
+        ] {
             flag.store(false, Ordering::Relaxed);
         }
     }
@@ -443,7 +479,10 @@ impl Qp {
             return;
         }
         self.async_events.fetch_add(1, Ordering::Relaxed);
-        self.parts.events.raise(AsyncEvent { element: self.user_handle.load(Ordering::Relaxed), kind });
+        self.parts.events.raise(AsyncEvent {
+            element: self.user_handle.load(Ordering::Relaxed),
+            kind,
+        });
     }
 
     /// First step of destroying: no event is raised any more, and those that nobody has read are withdrawn. Returns how
@@ -475,6 +514,7 @@ impl SendPoster<'_> {
     /// Posts a request: see [`SendQueue::post`].
     pub fn post(&mut self, work: SendWork) -> Result<(), Errno> {
         let parts = &self.qp.parts;
-        self.queue.post(self.state, self.polled, parts.pd.id(), &parts.memory, work)
+        self.queue
+            .post(self.state, self.polled, parts.pd.id(), &parts.memory, work)
     }
 }

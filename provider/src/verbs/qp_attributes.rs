@@ -127,9 +127,18 @@ impl Attributes {
             (Mask::ACCESS, self.access & !KNOWN_ACCESS == 0),
             (Mask::PKEY_INDEX, self.pkey_index < limits::MAX_PKEYS),
             (Mask::PORT, self.port == PORT),
-            (Mask::MAX_RD_ATOMIC, self.max_rd_atomic <= limits::MAX_RD_ATOMIC),
-            (Mask::MAX_DEST_RD_ATOMIC, self.max_dest_rd_atomic <= limits::MAX_RD_ATOMIC),
-            (Mask::MIN_RNR_TIMER, self.min_rnr_timer <= limits::MAX_RNR_TIMER),
+            (
+                Mask::MAX_RD_ATOMIC,
+                self.max_rd_atomic <= limits::MAX_RD_ATOMIC,
+            ),
+            (
+                Mask::MAX_DEST_RD_ATOMIC,
+                self.max_dest_rd_atomic <= limits::MAX_RD_ATOMIC,
+            ),
+            (
+                Mask::MIN_RNR_TIMER,
+                self.min_rnr_timer <= limits::MAX_RNR_TIMER,
+            ),
             (Mask::TIMEOUT, self.timeout <= limits::MAX_TIMEOUT),
             (Mask::RETRY_COUNT, self.retry_count <= limits::MAX_RETRY),
             (Mask::RNR_RETRY, self.rnr_retry <= limits::MAX_RETRY),
@@ -174,9 +183,20 @@ mod tests {
     }
 
     fn valid() -> Attributes {
-        let address =
-            AddressVector { dest_gid: Gid([7; 16]), sgid_index: 1, is_global: true, port: 1, ..Default::default() };
-        Attributes { path_mtu: 5, dest_qpn: 17, address, port: 1, ..Attributes::default() }
+        let address = AddressVector {
+            dest_gid: Gid([7; 16]),
+            sgid_index: 1,
+            is_global: true,
+            port: 1,
+            ..Default::default()
+        };
+        Attributes {
+            path_mtu: 5,
+            dest_qpn: 17,
+            address,
+            port: 1,
+            ..Attributes::default()
+        }
     }
 
     #[rstest]
@@ -206,16 +226,37 @@ mod tests {
         spoil(&mut given);
         let mut target = Attributes::default();
         assert_eq!(target.merge(&given, bit, &gids), Err(Errno::INVALID));
-        assert_eq!(target, Attributes::default(), "changed in spite of the error");
-        assert_eq!(target.merge(&given, Mask(!bit.0 & !Mask::ALTERNATE_PATH.0), &gids), Ok(()));
+        assert_eq!(
+            target,
+            Attributes::default(),
+            "changed in spite of the error"
+        );
+        assert_eq!(
+            target.merge(&given, Mask(!bit.0 & !Mask::ALTERNATE_PATH.0), &gids),
+            Ok(())
+        );
     }
 
     #[test]
     fn only_what_the_mask_names_is_taken_over() {
         let mut target = Attributes::default();
-        let given = Attributes { rq_psn: 0xff12_3456, sq_psn: 9, timeout: 14, ..valid() };
-        target.merge(&given, Mask::RQ_PSN | Mask::TIMEOUT, &gids).expect("valid");
-        assert_eq!(target, Attributes { rq_psn: 0x12_3456, timeout: 14, ..Attributes::default() });
+        let given = Attributes {
+            rq_psn: 0xff12_3456,
+            sq_psn: 9,
+            timeout: 14,
+            ..valid()
+        };
+        target
+            .merge(&given, Mask::RQ_PSN | Mask::TIMEOUT, &gids)
+            .expect("valid");
+        assert_eq!(
+            target,
+            Attributes {
+                rq_psn: 0x12_3456,
+                timeout: 14,
+                ..Attributes::default()
+            }
+        );
     }
 
     #[test]
@@ -226,11 +267,26 @@ mod tests {
 
     #[test]
     fn the_core_is_told_what_was_given() {
-        let mut attributes = Attributes { max_dest_rd_atomic: 3, min_rnr_timer: 12, access: 0xe, ..valid() };
+        let mut attributes = Attributes {
+            max_dest_rd_atomic: 3,
+            min_rnr_timer: 12,
+            access: 0xe,
+            ..valid()
+        };
         attributes.rq_psn = 77;
         let params = attributes.connect_params(Gid([1; 16]));
-        assert_eq!((params.rq_psn, params.max_dest_rd_atomic, params.min_rnr_timer), (77, 3, 12));
-        assert_eq!((params.dest_qpn, params.dest_gid), (Qpn::truncate(17), Gid([7; 16])));
+        assert_eq!(
+            (
+                params.rq_psn,
+                params.max_dest_rd_atomic,
+                params.min_rnr_timer
+            ),
+            (77, 3, 12)
+        );
+        assert_eq!(
+            (params.dest_qpn, params.dest_gid),
+            (Qpn::truncate(17), Gid([7; 16]))
+        );
         assert!(params.access.allows(Access::REMOTE_WRITE));
     }
 }

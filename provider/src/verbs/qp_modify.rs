@@ -55,7 +55,9 @@ pub fn modify(qp: &Arc<Qp>, transport: &dyn Transport, wanted: &Modification) ->
     let to = target_state(from, wanted)?;
     qp_state::check(from, to, wanted.mask)?;
     let mut attributes = qp.attributes();
-    attributes.merge(&wanted.attributes, wanted.mask, &|index| transport.source_gid(index))?;
+    attributes.merge(&wanted.attributes, wanted.mask, &|index| {
+        transport.source_gid(index)
+    })?;
 
     match (from, to) {
         (_, QpState::Reset) => {
@@ -67,7 +69,9 @@ pub fn modify(qp: &Arc<Qp>, transport: &dyn Transport, wanted: &Modification) ->
             return Ok(());
         }
         (QpState::Init, QpState::ReadyToReceive) => {
-            let source_gid = transport.source_gid(attributes.address.sgid_index).ok_or(Errno::INVALID)?;
+            let source_gid = transport
+                .source_gid(attributes.address.sgid_index)
+                .ok_or(Errno::INVALID)?;
             transport.connect(qp, &attributes.connect_params(source_gid))?;
         }
         (QpState::ReadyToReceive, QpState::ReadyToSend) => {
@@ -97,7 +101,11 @@ fn target_state(from: QpState, wanted: &Modification) -> Result<QpState, Errno> 
     if wanted.mask.has(Mask::CURRENT_STATE) && number(wanted.current_state)? != from {
         return Err(Errno::INVALID);
     }
-    if wanted.mask.has(Mask::STATE) { number(wanted.state) } else { Ok(from) }
+    if wanted.mask.has(Mask::STATE) {
+        number(wanted.state)
+    } else {
+        Ok(from)
+    }
 }
 
 fn reset(qp: &Arc<Qp>, transport: &dyn Transport) {
@@ -131,5 +139,5 @@ pub fn destroy(qp: &Arc<Qp>, transport: &dyn Transport) {
 }
 
 #[cfg(test)]
-#[path = "qp_tests.rs"]
+#[path = "qp_tests/mod.rs"]
 mod tests;

@@ -124,12 +124,17 @@ pub struct Transition {
 }
 
 /// What may be changed while a connection is up.
-const LIVE: Mask =
-    Mask::CURRENT_STATE.and(Mask::ACCESS).and(Mask::MIN_RNR_TIMER).and(Mask::ALTERNATE_PATH).and(Mask::MIGRATION);
+const LIVE: Mask = Mask::CURRENT_STATE
+    .and(Mask::ACCESS)
+    .and(Mask::MIN_RNR_TIMER)
+    .and(Mask::ALTERNATE_PATH)
+    .and(Mask::MIGRATION);
 
 /// The transition from one state to another, if there is one.
 pub const fn transition(from: QpState, to: QpState) -> Option<Transition> {
-    use QpState::{Error, Init, ReadyToReceive, ReadyToSend, Reset, SendQueueDrained, SendQueueError};
+    use QpState::{
+        Error, Init, ReadyToReceive, ReadyToSend, Reset, SendQueueDrained, SendQueueError,
+    };
     let local = Mask::PKEY_INDEX.and(Mask::PORT).and(Mask::ACCESS);
     let (required, optional) = match (from, to) {
         (_, Reset) => (Mask::NONE, Mask::NONE),
@@ -182,19 +187,28 @@ pub const fn transition(from: QpState, to: QpState) -> Option<Transition> {
 /// attribute or has one that is neither required nor optional.
 pub fn check(from: QpState, to: QpState, mask: Mask) -> Result<(), Errno> {
     use QpState::{ReadyToReceive, ReadyToSend, SendQueueDrained, SendQueueError};
-    let running = matches!(from, ReadyToReceive | ReadyToSend | SendQueueDrained | SendQueueError);
+    let running = matches!(
+        from,
+        ReadyToReceive | ReadyToSend | SendQueueDrained | SendQueueError
+    );
     if mask.has(Mask::CURRENT_STATE) && !running {
         return Err(Errno::INVALID);
     }
     let transition = transition(from, to).ok_or(Errno::INVALID)?;
     let allowed = transition.required | transition.optional | Mask::STATE;
-    if mask.has(transition.required) && allowed.has(mask) { Ok(()) } else { Err(Errno::INVALID) }
+    if mask.has(transition.required) && allowed.has(mask) {
+        Ok(())
+    } else {
+        Err(Errno::INVALID)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use QpState::{Error, Init, ReadyToReceive, ReadyToSend, Reset, SendQueueDrained, SendQueueError};
+    use QpState::{
+        Error, Init, ReadyToReceive, ReadyToSend, Reset, SendQueueDrained, SendQueueError,
+    };
 
     /// One line for each legal transition: required, optional, in the bits of `enum ibv_qp_attr_mask`.
     const LEGAL: &[(QpState, QpState, u32, u32)] = &[
@@ -242,21 +256,45 @@ mod tests {
         for from in QpState::ALL {
             for to in QpState::ALL {
                 let Some((required, optional)) = legal(from, to) else {
-                    assert_eq!(check(from, to, Mask::STATE), Err(Errno::INVALID), "{from:?} -> {to:?}");
-                    assert_eq!(check(from, to, Mask(0x1f_ffff)), Err(Errno::INVALID), "{from:?} -> {to:?}");
+                    assert_eq!(
+                        check(from, to, Mask::STATE),
+                        Err(Errno::INVALID),
+                        "{from:?} -> {to:?}"
+                    );
+                    assert_eq!(
+                        check(from, to, Mask(0x1f_ffff)),
+                        Err(Errno::INVALID),
+                        "{from:?} -> {to:?}"
+                    );
                     continue;
                 };
                 let whole = required | Mask::STATE;
                 assert_eq!(check(from, to, whole), Ok(()), "{from:?} -> {to:?}");
-                assert_eq!(check(from, to, whole | optional), Ok(()), "{from:?} -> {to:?} all optional");
+                assert_eq!(
+                    check(from, to, whole | optional),
+                    Ok(()),
+                    "{from:?} -> {to:?} all optional"
+                );
                 for bit in 1..32 {
                     let bit = Mask(1 << bit);
                     if required.has(bit) {
                         let without = Mask(whole.0 & !bit.0);
-                        assert_eq!(check(from, to, without), Err(Errno::INVALID), "{from:?} -> {to:?} - {bit:?}");
+                        assert_eq!(
+                            check(from, to, without),
+                            Err(Errno::INVALID),
+                            "{from:?} -> {to:?} - {bit:?}"
+                        );
                     } else {
-                        let expected = if optional.has(bit) { Ok(()) } else { Err(Errno::INVALID) };
-                        assert_eq!(check(from, to, whole | bit), expected, "{from:?} -> {to:?} + {bit:?}");
+                        let expected = if optional.has(bit) {
+                            Ok(())
+                        } else {
+                            Err(Errno::INVALID)
+                        };
+                        assert_eq!(
+                            check(from, to, whole | bit),
+                            expected,
+                            "{from:?} -> {to:?} + {bit:?}"
+                        );
                     }
                 }
             }
@@ -267,7 +305,10 @@ mod tests {
     fn current_state_is_no_attribute_of_a_queue_pair_that_is_not_running() {
         for from in [Reset, Init, Error] {
             for to in QpState::ALL {
-                assert_eq!(check(from, to, Mask::STATE | Mask::CURRENT_STATE), Err(Errno::INVALID));
+                assert_eq!(
+                    check(from, to, Mask::STATE | Mask::CURRENT_STATE),
+                    Err(Errno::INVALID)
+                );
             }
         }
     }

@@ -79,7 +79,8 @@ impl ReceiveQueue {
     pub fn take(&self) -> Option<Receive> {
         let mut inner = self.inner.lock();
         let receive = inner.waiting.pop_front();
-        self.available.store(inner.waiting.len() as u32, Ordering::Relaxed);
+        self.available
+            .store(inner.waiting.len() as u32, Ordering::Relaxed);
         if receive.is_none() {
             // Under the lock: a post that comes next sees it.
             self.wanted.store(true, Ordering::Relaxed);
@@ -106,7 +107,12 @@ impl ReceiveQueue {
     pub fn poster(&self, polled: CqeNumber) -> ReceivePoster<'_> {
         let inner = self.inner.lock();
         let was_empty = inner.waiting.is_empty();
-        ReceivePoster { queue: self, inner, polled, was_empty }
+        ReceivePoster {
+            queue: self,
+            inner,
+            polled,
+            was_empty,
+        }
     }
 
     /// The completion of a taken receive was pushed under this number.
@@ -147,12 +153,20 @@ impl ReceivePoster<'_> {
             }
         }
         self.inner.occupied += 1;
-        self.inner.waiting.push_back(Receive { cookie: request.wr_id, sges: request.sges });
+        self.inner.waiting.push_back(Receive {
+            cookie: request.wr_id,
+            sges: request.sges,
+        });
         Ok(())
     }
 
     fn release_polled(&mut self) {
-        while self.inner.completed.front().is_some_and(|number| *number < self.polled) {
+        while self
+            .inner
+            .completed
+            .front()
+            .is_some_and(|number| *number < self.polled)
+        {
             self.inner.completed.pop_front();
             self.inner.occupied = self.inner.occupied.saturating_sub(1);
         }

@@ -118,7 +118,9 @@ impl SendQueue {
         let fault = match &work.payload {
             Payload::Inline(_) => None,
             Payload::Gather(sges) => {
-                let denied = memory.check_list(pd, sges, local_rights(&work.operation)).is_err();
+                let denied = memory
+                    .check_list(pd, sges, local_rights(&work.operation))
+                    .is_err();
                 denied.then_some(Status::LocalProtection)
             }
         };
@@ -145,7 +147,8 @@ impl SendQueue {
     fn check_payload(&self, work: &SendWork) -> Result<u32, Errno> {
         let (length, entries) = match &work.payload {
             Payload::Inline(bytes) => {
-                if bytes.len() > self.limits.max_inline as usize || !may_be_inline(&work.operation) {
+                if bytes.len() > self.limits.max_inline as usize || !may_be_inline(&work.operation)
+                {
                     return Err(Errno::INVALID);
                 }
                 (bytes.len() as u64, 1)
@@ -154,11 +157,19 @@ impl SendQueue {
                 if sges.len() > self.limits.max_sge as usize {
                     return Err(Errno::INVALID);
                 }
-                (sges.iter().map(|sge| u64::from(sge.length)).sum(), sges.len())
+                (
+                    sges.iter().map(|sge| u64::from(sge.length)).sum(),
+                    sges.len(),
+                )
             }
         };
-        let atomic = matches!(work.operation, Operation::CompareSwap { .. } | Operation::FetchAdd { .. });
-        if length > u64::from(MAX_MESSAGE_BYTES) || (atomic && (length != ATOMIC_BYTES || entries != 1)) {
+        let atomic = matches!(
+            work.operation,
+            Operation::CompareSwap { .. } | Operation::FetchAdd { .. }
+        );
+        if length > u64::from(MAX_MESSAGE_BYTES)
+            || (atomic && (length != ATOMIC_BYTES || entries != 1))
+        {
             return Err(Errno::INVALID);
         }
         Ok(length as u32)
@@ -190,7 +201,11 @@ impl SendQueue {
 
     /// The oldest request is done; `None` if `number` is not its number, for it belongs to an earlier life.
     pub fn complete(&mut self, number: WqeNumber) -> Option<Wqe> {
-        if self.oldest() == number { self.outstanding.pop_front() } else { None }
+        if self.oldest() == number {
+            self.outstanding.pop_front()
+        } else {
+            None
+        }
     }
 
     fn oldest(&self) -> WqeNumber {
@@ -230,7 +245,9 @@ impl SendQueue {
 /// Rights that the local buffers of an operation need.
 fn local_rights(operation: &Operation) -> Access {
     match operation {
-        Operation::Read { .. } | Operation::CompareSwap { .. } | Operation::FetchAdd { .. } => Access::LOCAL_WRITE,
+        Operation::Read { .. } | Operation::CompareSwap { .. } | Operation::FetchAdd { .. } => {
+            Access::LOCAL_WRITE
+        }
         Operation::Send
         | Operation::SendImm(_)
         | Operation::SendInv(_)

@@ -49,9 +49,16 @@ pub enum KeyKind {
 pub struct Memory {
     regions: Vec<Region>,
     queues: BTreeMap<RqId, VecDeque<Receive>>,
+    /// What the endpoint was told to do with all regions.
+    force_strict: Option<bool>,
 }
 
 impl Memory {
+    /// No memory yet; `force_strict` is what the endpoint was configured with.
+    pub fn new(force_strict: Option<bool>) -> Self {
+        Self { force_strict, ..Self::default() }
+    }
+
     /// Registers `length` zero bytes.
     pub fn register(&mut self, pd: PdId, length: u32, access: Access) -> RegionIndex {
         let index = RegionIndex(self.regions.len() as u32);
@@ -93,8 +100,8 @@ impl Memory {
         Some((index, kind))
     }
 
-    /// Whether writes to a region must become visible in the classic order.
-    pub fn is_strict(&self, region: RegionIndex) -> bool {
+    /// Whether a region was registered without relaxed ordering.
+    fn asks_for_order(&self, region: RegionIndex) -> bool {
         !self.regions[region.0 as usize].access.allows(Access::RELAXED_ORDERING)
     }
 
@@ -152,7 +159,7 @@ impl Host for HostView<'_> {
             return Err(AccessDenied);
         }
         self.memory.bytes(index, addr, length).ok_or(AccessDenied)?;
-        Ok(if self.memory.is_strict(index) { Visibility::Strict } else { Visibility::Relaxed })
+        Ok(if self.memory.asks_for_order(index) { Visibility::Strict } else { Visibility::Relaxed })
     }
 
     fn place(&mut self, pd: PdId, key: u32, addr: u64, bytes: &[u8]) -> Result<(), AccessDenied> {
@@ -162,7 +169,7 @@ impl Host for HostView<'_> {
         }
         let target = self.memory.bytes_mut(index, addr, bytes.len() as u64).ok_or(AccessDenied)?;
         target.copy_from_slice(bytes);
-        let strict = self.memory.is_strict(index);
+        let strict = self.memory.force_strict.unwrap_or(self.memory.asks_for_order(index));
         self.ledger.placed(self.now, self.node, (index, kind), strict, addr, bytes);
         Ok(())
     }

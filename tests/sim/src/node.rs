@@ -150,11 +150,10 @@ impl Node {
         let endpoint = Endpoint::new(endpoint_config(id, planes, &config), seed, now);
         Self {
             id,
-            config,
             life: Life::Up,
             generation: 0,
             endpoint,
-            memory: Memory::default(),
+            memory: Memory::new(config.force_strict),
             inbox: VecDeque::new(),
             inbox_bytes: 0,
             drops: 0,
@@ -165,6 +164,7 @@ impl Node {
             spins: 0,
             turns: 0,
             train: Train::default(),
+            config,
             icmp_left: ICMP_BURST,
             icmp_filled_at: Time::ZERO,
         }

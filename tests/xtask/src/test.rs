@@ -37,8 +37,6 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
 /// Runs the lints and every test.
 pub fn run_with_lints(arguments: &Arguments) -> Result<ExitCode> {
     let mut report = Report::default();
-    // The linter compiles C bindings and the like too, so packages come first.
-    install_packages();
     report.part("format", |part| {
         part.check("fmt", &["fmt", "--all", "--check"], &[])
     })?;

@@ -14,8 +14,8 @@ use crate::path::BlockOutcome;
 use crate::train::Train;
 use crate::types::{Driving, QpId, Route, Time};
 use crate::wire::{
-    ACK_HEADER_BYTES, AckBuilder, AckNumber, AckView, Allowance, Base, BaseFlags, Epoch, PATH_BLOCK_MAX_BYTES, PathId,
-    Psn, STREAM_BLOCK_BYTES, Stamp, StreamBlock,
+    ACK_HEADER_BYTES, AckBuilder, AckNumber, AckView, Allowance, Base, BaseFlags, Epoch,
+    PATH_BLOCK_MAX_BYTES, PathId, Psn, STREAM_BLOCK_BYTES, Stamp, StreamBlock,
 };
 
 /// An ACK is due after so many packets.
@@ -69,7 +69,9 @@ impl Connection {
 
     /// The block of a stream is news.
     pub(super) fn stream_news(&mut self, cx: &mut Context<'_>, id: QpId, urgent: bool) {
-        let Some(life) = cx.qps.life_mut(id) else { return };
+        let Some(life) = cx.qps.life_mut(id) else {
+            return;
+        };
         if !life.news {
             life.news = true;
             self.ack.streams.push_back(id);
@@ -87,7 +89,8 @@ impl Connection {
     /// A batch of received datagrams is over.
     pub(crate) fn end_batch(&mut self, cx: &mut Context<'_>) {
         let ack = &mut self.ack;
-        let at_once = ack.urgent || (ack.packets > 0 && cx.shared.config.driving == Driving::Sockets);
+        let at_once =
+            ack.urgent || (ack.packets > 0 && cx.shared.config.driving == Driving::Sockets);
         if at_once {
             ack.due = ack.due.max(if ack.twice { 2 } else { 1 });
         }
@@ -95,7 +98,10 @@ impl Connection {
 
     /// When an ACK that nothing has triggered is due.
     pub(super) fn ack_deadline(&self) -> Option<Time> {
-        self.ack.since.filter(|_| self.ack.due == 0).map(|since| since + ACK_DELAY_NS)
+        self.ack
+            .since
+            .filter(|_| self.ack.due == 0)
+            .map(|since| since + ACK_DELAY_NS)
     }
 
     /// The delay of an ACK may be over.
@@ -106,7 +112,12 @@ impl Connection {
     }
 
     /// Builds the ACK that is due.
-    pub(super) fn build_ack(&mut self, cx: &mut Context<'_>, host: &mut dyn Host, train: &mut Train) -> bool {
+    pub(super) fn build_ack(
+        &mut self,
+        cx: &mut Context<'_>,
+        host: &mut dyn Host,
+        train: &mut Train,
+    ) -> bool {
         if let Some(route) = self.ack.copy_route.take() {
             self.ack.due = self.ack.due.saturating_sub(1);
             train.start(route);
@@ -179,32 +190,57 @@ impl Connection {
             let from = path.from?;
             let local = cx.shared.config.locals.get(usize::from(path.local.0))?;
             let epoch = path.rx.epoch().unwrap_or_default();
-            let turn = at.wrapping_mul(7).wrapping_add(usize::from(epoch.0)).wrapping_add(self.ack.turn / count.max(1));
+            let turn = at
+                .wrapping_mul(7)
+                .wrapping_add(usize::from(epoch.0))
+                .wrapping_add(self.ack.turn / count.max(1));
             let destination = socket_address(from, self.key.peer_port, local);
-            let route = Route { local: path.local, source: self.routes.slot(turn), destination };
-            let copy = Route { source: self.routes.slot(turn + 1), ..route };
+            let route = Route {
+                local: path.local,
+                source: self.routes.slot(turn),
+                destination,
+            };
+            let copy = Route {
+                source: self.routes.slot(turn + 1),
+                ..route
+            };
             Some((route, copy, path.rx.id(), epoch))
         };
         let in_turn = |step: usize| (self.ack.turn + step) % count;
-        let mut with_news = (0..count).map(in_turn).filter(|at| self.rx_paths[*at].rx.has_news());
+        let mut with_news = (0..count)
+            .map(in_turn)
+            .filter(|at| self.rx_paths[*at].rx.has_news());
         let chosen = with_news.next().or_else(|| (count > 0).then(|| in_turn(0)));
         let Some((route, copy, path, epoch)) = chosen.and_then(route_of) else {
             // Nothing was received yet, and a stream has news: the first lane must do.
             let route = self.routes.nth(self.ack.turn);
-            return Some((route, self.routes.nth(self.ack.turn + 1), PathId(0), Epoch::ZERO));
+            return Some((
+                route,
+                self.routes.nth(self.ack.turn + 1),
+                PathId(0),
+                Epoch::ZERO,
+            ));
         };
         // A copy takes another plane where data comes by one.
-        let other = (0..count).map(in_turn).filter_map(route_of).find(|other| other.0.local != route.local);
+        let other = (0..count)
+            .map(in_turn)
+            .filter_map(route_of)
+            .find(|other| other.0.local != route.local);
         Some((route, other.map_or(copy, |other| other.0), path, epoch))
     }
 
     /// Grant, window and W0 for the peer.
     fn allowance(&self, cx: &Context<'_>) -> Allowance {
         let shared = &*cx.shared;
-        let mut allowance = shared.fair_share.allowance(shared.active_senders, shared.open_connections);
+        let mut allowance = shared
+            .fair_share
+            .allowance(shared.active_senders, shared.open_connections);
         let held_bytes = shared.hold.held_bytes() / shared.active_senders.max(1);
         let floor_bytes = WINDOW_FLOOR_PACKETS * u32::from(shared.config.payload_bytes);
-        allowance.window_bytes = allowance.window_bytes.saturating_sub(held_bytes).max(floor_bytes);
+        allowance.window_bytes = allowance
+            .window_bytes
+            .saturating_sub(held_bytes)
+            .max(floor_bytes);
         allowance
     }
 
@@ -242,8 +278,12 @@ impl Connection {
             if builder.room_bytes() < STREAM_BLOCK_BYTES {
                 return true;
             }
-            let Some(id) = self.ack.streams.pop_front() else { break };
-            let Some(life) = cx.qps.life_mut(id) else { continue };
+            let Some(id) = self.ack.streams.pop_front() else {
+                break;
+            };
+            let Some(life) = cx.qps.life_mut(id) else {
+                continue;
+            };
             if !life.news || life.connection != Some(self.index) {
                 continue;
             }
@@ -275,7 +315,10 @@ impl Connection {
                 continue;
             }
             let mut acked = std::mem::take(&mut cx.shared.acked);
-            let outcome = self.paths[at].tx.handle_block(cx.now, &block, &mut acked);
+            let outcome = self
+                .path_mut(at)
+                .tx
+                .handle_block(cx.now, &block, &mut acked);
             for segment in acked.drain(..) {
                 self.packet_acked(cx, &segment);
             }
@@ -288,7 +331,9 @@ impl Connection {
     }
 
     fn packet_acked(&mut self, cx: &mut Context<'_>, segment: &crate::stream::SegmentRef) {
-        let Some(life) = cx.qps.life_of_record(segment.qp, segment.life) else { return };
+        let Some(life) = cx.qps.life_of_record(segment.qp, segment.life) else {
+            return;
+        };
         match segment.role {
             crate::stream::Role::Request => life.requester.packet_acked(segment),
             crate::stream::Role::Response => life.responder.packet_acked(segment),
@@ -317,7 +362,12 @@ impl Connection {
     /// The window follows the least round trip of all paths; looked for only when a sample may have changed it.
     fn tell_round_trip(&mut self, at: usize) {
         let ack_delay_ns = self.paths[at].tx.rtt().ack_delay_ns();
-        if let Some(min_rtt_ns) = self.paths.iter().filter_map(|path| path.tx.min_rtt_ns()).min() {
+        if let Some(min_rtt_ns) = self
+            .paths
+            .iter()
+            .filter_map(|path| path.tx.min_rtt_ns())
+            .min()
+        {
             self.window.set_round_trip(min_rtt_ns, ack_delay_ns);
         }
     }
@@ -325,9 +375,13 @@ impl Connection {
     /// Takes the block of a stream of ours.
     pub(super) fn handle_stream_block(&mut self, cx: &mut Context<'_>, block: &StreamBlock) {
         let index = self.index;
-        let Some(qp) = cx.qps.by_qpn(block.qpn) else { return };
+        let Some(qp) = cx.qps.by_qpn(block.qpn) else {
+            return;
+        };
         let id = qp.id;
-        let Some(life) = qp.life.as_deref_mut() else { return };
+        let Some(life) = qp.life.as_deref_mut() else {
+            return;
+        };
         if life.connection != Some(index) || life.token != block.token {
             cx.shared.counters.dropped_bad_token += 1;
             return;
@@ -336,7 +390,9 @@ impl Connection {
             return;
         }
         let rnr_before = life.requester.rnr_count();
-        let result = life.requester.handle_stream_block(cx.now, block, &mut cx.shared.events);
+        let result = life
+            .requester
+            .handle_stream_block(cx.now, block, &mut cx.shared.events);
         cx.shared.counters.rnr_received += life.requester.rnr_count() - rnr_before;
         let wait = life.requester.poll_timeout(cx.now);
         if let Err(failure) = result {

@@ -2,8 +2,10 @@
 //! has shown that it knows their id, and simultaneous opening is the normal case. A HELLO that contradicts what is
 //! known (a restarted peer) is answered with a fresh id and changes nothing until that id comes back.
 
-use crate::conn::{Candidate, Connection, Context, Item, RX_PATHS_MAX, Shared, State, TX_PATHS_MAX, random_id};
 use crate::conn::route::Routes;
+use crate::conn::{
+    Candidate, Connection, Context, Item, RX_PATHS_MAX, Shared, State, TX_PATHS_MAX, random_id,
+};
 use crate::endpoint::table::Key;
 use crate::stream::{MESSAGE_SPAN, PACKET_SPAN};
 use crate::types::Time;
@@ -32,11 +34,20 @@ pub(crate) enum HelloVerdict {
 }
 
 /// The HELLO of a connection, or to a candidate that may take its place.
-pub(super) fn hello_item(key: &Key, my_id: ConnectionId, echo: ConnectionId, shared: &Shared) -> Hello {
+pub(super) fn hello_item(
+    key: &Key,
+    my_id: ConnectionId,
+    echo: ConnectionId,
+    shared: &Shared,
+) -> Hello {
     let config = &shared.config;
     let allowance = shared.fair_share.allowance(1, shared.open_connections + 1);
     Hello {
-        identity: HelloIdentity { my_id, incarnation: shared.incarnation, echo },
+        identity: HelloIdentity {
+            my_id,
+            incarnation: shared.incarnation,
+            echo,
+        },
         source_gid: key.source,
         dest_gid: key.dest,
         endpoint_port: config.port_base.wrapping_add(config.index),
@@ -54,7 +65,9 @@ pub(super) fn hello_item(key: &Key, my_id: ConnectionId, echo: ConnectionId, sha
 impl Connection {
     /// Takes a HELLO for this connection's key.
     pub(crate) fn handle_hello(&mut self, cx: &mut Context<'_>, hello: &Hello) -> HelloVerdict {
-        if matches!(self.state, State::Closing(_) | State::Dead) || hello.payload_bytes < PAYLOAD_MIN_BYTES {
+        if matches!(self.state, State::Closing(_) | State::Dead)
+            || hello.payload_bytes < PAYLOAD_MIN_BYTES
+        {
             return HelloVerdict::Void;
         }
         let identity = hello.identity;
@@ -95,7 +108,16 @@ impl Connection {
                 return HelloVerdict::Replace(candidate);
             }
         }
-        let fresh_id = known.map_or_else(|| random_id(&mut cx.shared.rng), |candidate| candidate.fresh_id);
+        // Not a fresh start but an answer, from the very peer that we are open with, to an id that is not ours any more:
+        // a late packet made it look like a stranger there. Answering that would go on for ever.
+        let is_answer = identity.echo.is_known() && identity.incarnation == self.peer.incarnation;
+        if is_answer {
+            return HelloVerdict::Void;
+        }
+        let fresh_id = known.map_or_else(
+            || random_id(&mut cx.shared.rng),
+            |candidate| candidate.fresh_id,
+        );
         self.candidate = Some(Candidate {
             fresh_id,
             peer_id: identity.my_id,
@@ -124,6 +146,7 @@ impl Connection {
 
     /// A packet that bears our id came from the peer: it knows us (WIRE 3.3).
     pub(crate) fn on_id_shown(&mut self, cx: &mut Context<'_>) {
+        self.heard(cx.now);
         if self.state == State::Opening && self.peer.id.is_known() {
             self.open(cx);
         }
@@ -184,9 +207,18 @@ impl Connection {
     }
 
     /// The final stream blocks: of streams of which anything was executed or refused.
-    pub(super) fn final_blocks(&self, cx: &mut Context<'_>, host: &mut dyn crate::host::Host) -> Vec<StreamBlock> {
+    pub(super) fn final_blocks(
+        &self,
+        cx: &mut Context<'_>,
+        host: &mut dyn crate::host::Host,
+    ) -> Vec<StreamBlock> {
         let told = |block: &StreamBlock| block.msn_executed.0 != 0 || block.code.is_fatal();
-        let mut blocks: Vec<StreamBlock> = self.ended.iter().map(|ended| ended.block).filter(told).collect();
+        let mut blocks: Vec<StreamBlock> = self
+            .ended
+            .iter()
+            .map(|ended| ended.block)
+            .filter(told)
+            .collect();
         for id in &self.streams {
             if let Some(life) = cx.qps.life_mut(*id) {
                 blocks.push(life.responder.block(host));

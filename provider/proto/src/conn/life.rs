@@ -26,12 +26,17 @@ const PSN_UNKNOWN: u32 = u32::MAX;
 const PSN_MASK: u32 = 0x00ff_ffff;
 
 /// The failure of work requests whose peer is gone.
-const PEER_LOST: Failure = Failure { status: Status::RetryExceeded, failure: QpFailure::Fatal };
+const PEER_LOST: Failure = Failure {
+    status: Status::RetryExceeded,
+    failure: QpFailure::Fatal,
+};
 
 impl Connection {
     /// The life of `id` begins to use the connection.
     pub(crate) fn attach(&mut self, cx: &mut Context<'_>, id: QpId) {
-        let Some(life) = cx.qps.life_mut(id) else { return };
+        let Some(life) = cx.qps.life_mut(id) else {
+            return;
+        };
         life.connection = Some(self.index);
         life.phase = Phase::Opening;
         life.peer_token = Token::ZERO;
@@ -73,7 +78,9 @@ impl Connection {
         let mut next: Option<Time> = None;
         for at in 0..self.opening.len() {
             let id = self.opening[at];
-            let Some(life) = cx.qps.life_mut(id) else { continue };
+            let Some(life) = cx.qps.life_mut(id) else {
+                continue;
+            };
             let due = life.retry.at <= cx.now;
             if due {
                 life.retry.again(cx.now);
@@ -119,7 +126,9 @@ impl Connection {
             return;
         };
         let id = qp.id;
-        let Some(life) = qp.life.as_deref_mut() else { return };
+        let Some(life) = qp.life.as_deref_mut() else {
+            return;
+        };
         let psn_fits = open.send_psn > PSN_MASK || open.send_psn == life.params.rq_psn & PSN_MASK;
         if life.connection != Some(index) || life.params.dest_qpn != open.from_qpn || !psn_fits {
             cx.shared.counters.dropped_unknown_qp += 1;
@@ -150,7 +159,9 @@ impl Connection {
 
     /// The peer has echoed the token of `id`.
     fn opened(&mut self, cx: &mut Context<'_>, id: QpId, open: &Open) {
-        let Some(life) = cx.qps.life_mut(id) else { return };
+        let Some(life) = cx.qps.life_mut(id) else {
+            return;
+        };
         life.phase = Phase::Open;
         life.requester.open(&PeerStream {
             token: open.token,
@@ -171,8 +182,11 @@ impl Connection {
 
     /// If a life of ours that `token` names has ended, tells that again.
     pub(super) fn repeat_shut_of(&mut self, cx: &mut Context<'_>, qpn: Qpn, token: Token) -> bool {
-        let of_life = |ended: &&mut Ended| ended.shut.from_qpn == qpn && ended.shut.from_token == token;
-        let Some(ended) = self.ended.iter_mut().find(of_life) else { return false };
+        let of_life =
+            |ended: &&mut Ended| ended.shut.from_qpn == qpn && ended.shut.from_token == token;
+        let Some(ended) = self.ended.iter_mut().find(of_life) else {
+            return false;
+        };
         ended.repeats = ended.repeats.max(u8::from(ended.block.code.is_fatal()));
         let shut = ended.shut;
         if ended.repeats > 0 {
@@ -184,18 +198,33 @@ impl Connection {
 
     /// Queues an answer to something that the peer repeats, unless too many wait.
     pub(super) fn push_answer(&mut self, item: Item) {
-        let answers = self.outbox.iter().filter(|item| !matches!(item, Item::Open(_))).count();
+        let answers = self
+            .outbox
+            .iter()
+            .filter(|item| !matches!(item, Item::Open(_)))
+            .count();
         if answers < OUTBOX_ANSWERS_MAX {
             self.outbox.push_back(item);
         }
     }
 
     /// Tells the peer that a life of ours has ended, and remembers it until it has answered.
-    pub(crate) fn tell_end(&mut self, cx: &mut Context<'_>, id: QpId, reason: ShutReason, host: &mut dyn Host) {
+    pub(crate) fn tell_end(
+        &mut self,
+        cx: &mut Context<'_>,
+        id: QpId,
+        reason: ShutReason,
+        host: &mut dyn Host,
+    ) {
         let Some(qp) = cx.qps.get_mut(id) else { return };
         let from_qpn = qp.qpn;
-        let Some(life) = qp.life.as_deref_mut() else { return };
-        let known = self.ended.iter().any(|ended| ended.shut.from_qpn == from_qpn && ended.shut.from_token == life.token);
+        let Some(life) = qp.life.as_deref_mut() else {
+            return;
+        };
+        let known = self
+            .ended
+            .iter()
+            .any(|ended| ended.shut.from_qpn == from_qpn && ended.shut.from_token == life.token);
         if known || life.phase == Phase::PeerGone || !self.is_open() {
             return;
         }
@@ -208,7 +237,11 @@ impl Connection {
             to_token: life.peer_token,
             msn_executed: life.responder.executed(),
         };
-        let repeats = if block.code.is_fatal() { stream::BLOCK_REPEATS } else { 0 };
+        let repeats = if block.code.is_fatal() {
+            stream::BLOCK_REPEATS
+        } else {
+            0
+        };
         let retry = Retry::new(cx.now);
         if self.ended.len() >= ENDED_MAX {
             self.ended.pop_front();
@@ -263,8 +296,13 @@ impl Connection {
             msn_executed: Msn(0),
         };
         let index = self.index;
-        let found = cx.qps.by_qpn(shut.to_qpn).and_then(|qp| Some((qp.id, qp.life.as_deref_mut()?)));
-        if let Some((id, life)) = found.filter(|(_, life)| is_end_of(life, shut) && life.connection == Some(index)) {
+        let found = cx
+            .qps
+            .by_qpn(shut.to_qpn)
+            .and_then(|qp| Some((qp.id, qp.life.as_deref_mut()?)));
+        if let Some((id, life)) =
+            found.filter(|(_, life)| is_end_of(life, shut) && life.connection == Some(index))
+        {
             answer.reason = shut.reason;
             answer.from_token = life.token;
             answer.msn_executed = life.responder.executed();
@@ -277,18 +315,32 @@ impl Connection {
                     credit: Ssn(0),
                     ..StreamBlock::default()
                 };
-                if let Err(failure) = life.requester.handle_stream_block(cx.now, &last_word, &mut cx.shared.events) {
+                if let Err(failure) =
+                    life.requester
+                        .handle_stream_block(cx.now, &last_word, &mut cx.shared.events)
+                {
                     self.fail_life(cx, id, failure);
                 }
             }
-            self.peer_gone(cx, id);
+            // A life that was reset before it heard of ours: the peer's next one may still be for ours.
+            let missed = shut.reason == ShutReason::Reset && shut.to_token.is_zero();
+            match cx
+                .qps
+                .life_mut(id)
+                .filter(|life| missed && life.phase == Phase::Opening)
+            {
+                Some(life) => life.peer_token = Token::ZERO,
+                None => self.peer_gone(cx, id),
+            }
         }
         self.push_answer(Item::ShutAnswer(answer));
     }
 
     /// Takes the answer to a SHUT, or the answer to a probe for a life that the peer does not know.
     pub(crate) fn handle_shut_answer(&mut self, cx: &mut Context<'_>, shut: &Shut) {
-        let ours = |ended: &&mut Ended| ended.shut.from_qpn == shut.to_qpn && ended.shut.from_token == shut.to_token;
+        let ours = |ended: &&mut Ended| {
+            ended.shut.from_qpn == shut.to_qpn && ended.shut.from_token == shut.to_token
+        };
         if let Some(ended) = self.ended.iter_mut().find(ours) {
             ended.answered = true;
             ended.forget_at = cx.now + ENDED_KEPT_NS;
@@ -299,7 +351,9 @@ impl Connection {
         }
         for at in 0..self.streams.len() {
             let id = self.streams[at];
-            let Some(life) = cx.qps.life_mut(id) else { continue };
+            let Some(life) = cx.qps.life_mut(id) else {
+                continue;
+            };
             if life.params.dest_qpn == shut.from_qpn && life.peer_token == shut.from_token {
                 self.peer_gone(cx, id);
                 return;
@@ -309,7 +363,9 @@ impl Connection {
 
     /// The peer of a stream is gone for good: what is outstanding fails now, what comes later at once.
     pub(super) fn peer_gone(&mut self, cx: &mut Context<'_>, id: QpId) {
-        let Some(life) = cx.qps.life_mut(id) else { return };
+        let Some(life) = cx.qps.life_mut(id) else {
+            return;
+        };
         if matches!(life.phase, Phase::PeerGone | Phase::Failed) {
             return;
         }
@@ -353,7 +409,9 @@ impl Connection {
         self.state = super::State::Dead;
         let mut unopened = Vec::new();
         for id in std::mem::take(&mut self.streams) {
-            let Some(life) = cx.qps.life_mut(id) else { continue };
+            let Some(life) = cx.qps.life_mut(id) else {
+                continue;
+            };
             life.connection = None;
             if life.phase == Phase::Opening {
                 unopened.push(id);
@@ -374,19 +432,36 @@ fn is_end_of(life: &Life, shut: &Shut) -> bool {
 
 /// A life without a connection, or with one, fails.
 pub(crate) fn fail_life(cx: &mut Context<'_>, id: QpId, failure: Failure) {
-    let Some(life) = cx.qps.life_mut(id) else { return };
+    let Some(life) = cx.qps.life_mut(id) else {
+        return;
+    };
     if life.phase == Phase::Failed {
         return;
     }
     life.phase = Phase::Failed;
-    let Shared { hold, events, counters, .. } = &mut *cx.shared;
-    stream::fail(id, &mut life.requester, &mut life.responder, failure, hold, events);
+    let Shared {
+        hold,
+        events,
+        counters,
+        ..
+    } = &mut *cx.shared;
+    stream::fail(
+        id,
+        &mut life.requester,
+        &mut life.responder,
+        failure,
+        hold,
+        events,
+    );
     counters.qp_failures += 1;
 }
 
 /// A work request was submitted to a life whose peer is gone.
 pub(crate) fn fail_if_gone(cx: &mut Context<'_>, id: QpId) {
-    let gone = cx.qps.life_mut(id).is_some_and(|life| life.phase == Phase::PeerGone && !life.requester.is_idle());
+    let gone = cx
+        .qps
+        .life_mut(id)
+        .is_some_and(|life| life.phase == Phase::PeerGone && !life.requester.is_idle());
     if gone {
         fail_life(cx, id, PEER_LOST);
     }

@@ -183,6 +183,8 @@ pub(crate) struct Connection {
     /// Sets of paths, a bit each: with lost packets, with bare packets to send.
     lost_paths: u64,
     bare_paths: u64,
+    /// With a deadline that may have changed.
+    dirty_paths: u64,
     /// Streams that may have segments to send, in turns.
     ready: VecDeque<QpId>,
     window: ConnectionWindow,
@@ -259,6 +261,7 @@ impl Connection {
             paths: Vec::new(),
             lost_paths: 0,
             bare_paths: 0,
+            dirty_paths: 0,
             ready: VecDeque::new(),
             window: ConnectionWindow::new(
                 shared.config.driving,
@@ -317,17 +320,27 @@ impl Connection {
     /// Where an answer that does not wait goes: the endpoint port, on the plane of what it answers if there is one.
     pub(crate) fn answer_route(&self, local: LocalIndex) -> Route {
         let lanes = self.routes.lanes();
-        let lane = lanes.iter().find(|lane| lane.local == local).unwrap_or(&lanes[0]);
+        let lane = lanes
+            .iter()
+            .find(|lane| lane.local == local)
+            .unwrap_or(&lanes[0]);
         self.routes.over(lane, self.control_turn)
     }
 
     /// Packets to `destination` must not be as large as `bytes`.
     pub(crate) fn shrink_payload(&mut self, destination: std::net::SocketAddr, bytes: u32) {
-        if self.routes.lanes().iter().all(|lane| lane.destination != destination) {
+        if self
+            .routes
+            .lanes()
+            .iter()
+            .all(|lane| lane.destination != destination)
+        {
             return;
         }
         let limit = bytes.saturating_sub(DATA_HEADER_BYTES as u32);
-        let fits = PAYLOAD_STEPS_BYTES.iter().find(|step| u32::from(**step) < limit);
+        let fits = PAYLOAD_STEPS_BYTES
+            .iter()
+            .find(|step| u32::from(**step) < limit);
         let smallest = PAYLOAD_STEPS_BYTES[PAYLOAD_STEPS_BYTES.len() - 1];
         self.payload_bytes = self.payload_bytes.min(*fits.unwrap_or(&smallest));
     }
@@ -349,7 +362,8 @@ impl Connection {
     pub(crate) fn wants_urgent(&self) -> bool {
         self.has_control()
             || self.ack.due > 0
-            || (self.is_open() && ((self.lost_paths | self.bare_paths) != 0 || self.suspicion_wants_probe()))
+            || (self.is_open()
+                && ((self.lost_paths | self.bare_paths) != 0 || self.suspicion_wants_probe()))
     }
 
     /// Streams may have something to send.
@@ -360,6 +374,7 @@ impl Connection {
     /// Anything unfinished.
     pub(crate) fn is_busy(&self, qps: &QpTable) -> bool {
         self.wants_urgent()
+            || matches!(self.state, State::Closing(_))
             || !self.opening.is_empty()
             || self.paths.iter().any(|path| !path.tx.is_idle())
             || self.ended.iter().any(|ended| !ended.answered)

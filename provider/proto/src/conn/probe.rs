@@ -10,13 +10,17 @@ use crate::endpoint::qp::Phase;
 use crate::path::{Bare, PathAction};
 use crate::train::Train;
 use crate::types::{Route, SourceSlot, Time};
-use crate::wire::{BaseFlags, Qpn, Token};
+use crate::wire::{Qpn, Token};
 
-/// Probes, each on another route, that must all be answered by "unreachable" before the peer is taken for dead.
+/// Routes that must all be reported unreachable, with nothing heard of the peer, before it is taken for dead. What
+/// counts is any packet's error: a train that met a dead peer may have used up the errors that its kernel sends.
 const SUSPICION_ROUTES: usize = 3;
 
-/// A suspicion that is not confirmed is forgotten after this: ICMP errors may be lost, or were never about us.
-const SUSPICION_NS: u64 = 200_000_000;
+/// A suspicion that is not confirmed is forgotten after this. Kernels send few errors after a burst, about one a second.
+const SUSPICION_NS: u64 = 10_000_000_000;
+
+/// The probes are repeated when an error comes so long after them.
+const SUSPICION_PROBES_NS: u64 = 100_000_000;
 
 /// A plane on which no path works is tried this often (WIRE 4.21).
 const PLANE_RETRY_NS: u64 = 20_000_000;
@@ -27,19 +31,15 @@ const ASK_INTERVAL_NS: u64 = 400_000;
 /// Streams that one probe asks for, each in a packet of its own.
 const STREAMS_PER_PROBE: u8 = 4;
 
-/// The peer may be dead: probes on several routes are under way.
+/// The peer may be dead: what ICMP said since it was last heard.
 #[derive(Clone, Debug)]
 pub(crate) struct Suspicion {
     until: Time,
-    routes: SmallVec<[(Route, Answer); SUSPICION_ROUTES]>,
-}
-
-/// What became of the probe on a route.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Answer {
-    NotSent,
-    Awaited,
-    Unreachable,
+    /// Routes that an error was reported for.
+    reported: SmallVec<[(SocketAddr, Option<SourceSlot>); SUSPICION_ROUTES]>,
+    /// Routes that a probe has to be sent on.
+    to_probe: SmallVec<[Route; SUSPICION_ROUTES]>,
+    probed_at: Time,
 }
 
 impl Connection {
@@ -47,7 +47,7 @@ impl Connection {
 
     /// Asks path `at` what is due and does it.
     pub(super) fn path_timeout(&mut self, cx: &mut Context<'_>, at: usize) {
-        match self.paths[at].tx.handle_timeout(cx.now) {
+        match self.path_mut(at).tx.handle_timeout(cx.now) {
             PathAction::None => {}
             PathAction::Lost => self.lost_paths |= 1 << at,
             PathAction::Rto => {
@@ -65,7 +65,9 @@ impl Connection {
     /// The peer does not answer: a HELLO asks whether it still knows the connection. If it does, and we know that, it
     /// keeps silent; if it does not, it answers with a RESET.
     pub(super) fn ask_if_known(&mut self, now: Time) {
-        let since = self.asked_at.map_or(self.last_heard, |asked_at| asked_at.max(self.last_heard));
+        let since = self
+            .asked_at
+            .map_or(self.last_heard, |asked_at| asked_at.max(self.last_heard));
         if self.is_open() && now.since_ns(since) >= ASK_INTERVAL_NS {
             self.asked_at = Some(now);
             self.hello_due = true;
@@ -79,7 +81,10 @@ impl Connection {
             life.is_some_and(|life| life.phase == Phase::Open && life.requester.wants_probe())
         });
         let count = waiting.take(usize::from(STREAMS_PER_PROBE)).count() as u8;
-        self.ask_if_known(cx.now);
+        // Not with the first one: a peer that is only slow would be asked all the time.
+        if self.paths[at].tx.probes_unanswered() > 1 {
+            self.ask_if_known(cx.now);
+        }
         self.paths[at].probes_due = count.max(1);
         self.bare_paths |= 1 << at;
     }
@@ -96,7 +101,7 @@ impl Connection {
             .max_by_key(|(time, _)| *time)
             .map(|(_, route)| route);
         let to = self.routes.move_from(present, newest, &mut cx.shared.rng);
-        let path = &mut self.paths[at];
+        let path = self.path_mut(at);
         path.route = to.route;
         path.copied = to.copied;
         path.tx.move_to(cx.now);
@@ -109,18 +114,20 @@ impl Connection {
     /// A path that copied its route has nothing outstanding: it takes a port of its own, proved by a probe first.
     pub(super) fn take_fresh_port(&mut self, cx: &mut Context<'_>, at: usize) {
         let taken: SmallVec<[Route; 64]> = self.paths.iter().map(|path| path.route).collect();
-        let route = self.routes.fresh_port(self.paths[at].route, &taken, &mut cx.shared.rng);
+        let route = self
+            .routes
+            .fresh_port(self.paths[at].route, &taken, &mut cx.shared.rng);
         self.try_route(cx, at, route);
     }
 
     /// Path `at` goes to a route that nobody has tried, and sends nothing new until a probe is answered there.
     fn try_route(&mut self, cx: &mut Context<'_>, at: usize, route: Route) {
-        let path = &mut self.paths[at];
+        let path = self.path_mut(at);
         path.copied = false;
         path.route = route;
         path.tx.move_to(cx.now);
         if self.paths.len() > 1 {
-            self.paths[at].tx.rest_until_proved(cx.now);
+            self.path_mut(at).tx.rest_until_proved(cx.now);
         }
         self.paths[at].probes_due = 1;
         self.bare_paths |= 1 << at;
@@ -133,9 +140,13 @@ impl Connection {
             return;
         }
         self.plane_check_at = None;
-        let lanes: SmallVec<[crate::path::entropy::Lane; 4]> = SmallVec::from_slice(self.routes.lanes());
+        let lanes: SmallVec<[crate::path::entropy::Lane; 4]> =
+            SmallVec::from_slice(self.routes.lanes());
         for lane in &lanes {
-            let works = self.paths.iter().any(|path| path.route.local == lane.local && !path.tx.is_resting());
+            let works = self
+                .paths
+                .iter()
+                .any(|path| path.route.local == lane.local && !path.tx.is_resting());
             if works {
                 continue;
             }
@@ -163,7 +174,11 @@ impl Connection {
     /// The path with the least in flight on a lane that has at least two working ones.
     fn path_to_spare(&self) -> Option<usize> {
         let crowded = |route: &Route| {
-            self.paths.iter().filter(|path| path.route.local == route.local && !path.tx.is_resting()).count() > 1
+            self.paths
+                .iter()
+                .filter(|path| path.route.local == route.local && !path.tx.is_resting())
+                .count()
+                > 1
         };
         let candidates = self.paths.iter().enumerate();
         candidates
@@ -179,7 +194,7 @@ impl Connection {
     pub(super) fn wait_for_answers(&mut self, now: Time, at: usize) {
         if self.waiting_path.is_none() {
             self.waiting_path = Some(at);
-            self.paths[at].tx.set_waiting(now, true);
+            self.path_mut(at).tx.set_waiting(now, true);
         }
         if self.plane_check_owed {
             self.plane_check_owed = false;
@@ -190,20 +205,29 @@ impl Connection {
     /// Before the waiting path is asked for its timeout: does anybody still wait?
     pub(super) fn waiting_timeout(&mut self, cx: &mut Context<'_>) {
         let Some(at) = self.waiting_path else { return };
-        let path = &mut self.paths[at].tx;
+        let path = &self.paths[at].tx;
         if !path.is_idle() || path.poll_timeout().is_none_or(|due| due > cx.now) {
             return;
         }
         let (mut owed, mut asks) = (false, false);
         for id in &self.streams {
-            let Some(life) = cx.qps.life_mut(*id).filter(|life| life.phase == Phase::Open) else { continue };
+            let Some(life) = cx
+                .qps
+                .life_mut(*id)
+                .filter(|life| life.phase == Phase::Open)
+            else {
+                continue;
+            };
             owed |= life.requester.waiting_since().is_some();
             asks |= life.requester.wants_probe();
         }
+        // A cold connection that may send nothing waits for the answer to its announcement.
+        asks |= owed && !self.window.is_warm() && self.bytes_in_flight() == 0;
         if asks {
             return;
         }
         // Not now: others are still in flight, or nobody waits at all.
+        let path = &mut self.path_mut(at).tx;
         path.set_waiting(cx.now, false);
         if owed {
             path.set_waiting(cx.now, true);
@@ -217,7 +241,9 @@ impl Connection {
         let count = self.streams.len();
         for step in 0..count {
             let at = (self.ask_turn + step) % count;
-            let Some(life) = cx.qps.life_mut(self.streams[at]) else { continue };
+            let Some(life) = cx.qps.life_mut(self.streams[at]) else {
+                continue;
+            };
             if life.phase == Phase::Open && life.requester.wants_probe() {
                 self.ask_turn = at + 1;
                 return Some((life.params.dest_qpn, life.peer_token));
@@ -235,52 +261,71 @@ impl Connection {
         destination: SocketAddr,
         source: Option<SourceSlot>,
     ) -> bool {
-        let concerns = self.routes.lanes().iter().any(|lane| lane.destination == destination);
+        let concerns = self
+            .routes
+            .lanes()
+            .iter()
+            .any(|lane| lane.destination == destination);
         if !concerns || !self.is_open() {
             return false;
         }
-        let Some(suspicion) = self.suspicion.as_mut().filter(|suspicion| suspicion.until > cx.now) else {
-            self.suspect(cx);
-            return false;
+        let all_routes =
+            self.routes.lanes().len() * usize::from(cx.shared.config.source_slots.max(1));
+        let fresh = Suspicion {
+            until: cx.now + SUSPICION_NS,
+            reported: SmallVec::new(),
+            to_probe: SmallVec::new(),
+            probed_at: Time::ZERO,
         };
-        let named = suspicion.routes.iter_mut().find(|(route, answer)| {
-            let fits = source.is_none_or(|source| source == route.source) && route.destination == destination;
-            fits && *answer == Answer::Awaited
-        });
-        if let Some((_, answer)) = named {
-            *answer = Answer::Unreachable;
+        let suspicion = match &mut self.suspicion {
+            Some(suspicion) if suspicion.until > cx.now => suspicion,
+            other => other.insert(fresh),
+        };
+        // An error without a route counts for one of its own.
+        if source.is_none() || !suspicion.reported.contains(&(destination, source)) {
+            suspicion.reported.push((destination, source));
         }
-        suspicion.routes.iter().all(|(_, answer)| *answer == Answer::Unreachable)
-    }
-
-    /// Probes on several routes, or on all where there are fewer.
-    fn suspect(&mut self, cx: &mut Context<'_>) {
-        let mut routes: SmallVec<[(Route, Answer); SUSPICION_ROUTES]> = SmallVec::new();
-        for turn in 0..SUSPICION_ROUTES {
-            let route = self.routes.nth(turn);
-            if !routes.iter().any(|(other, _)| *other == route) {
-                routes.push((route, Answer::NotSent));
-            }
+        if suspicion.reported.len() >= SUSPICION_ROUTES.min(all_routes) {
+            return true;
         }
-        self.suspicion = Some(Suspicion { until: cx.now + SUSPICION_NS, routes });
+        if suspicion.to_probe.is_empty()
+            && cx.now.since_ns(suspicion.probed_at) >= SUSPICION_PROBES_NS
+        {
+            suspicion.probed_at = cx.now;
+            let others = (0..all_routes)
+                .map(|turn| self.routes.nth(turn))
+                .filter(|route| {
+                    !suspicion
+                        .reported
+                        .contains(&(route.destination, Some(route.source)))
+                });
+            suspicion.to_probe = others.take(SUSPICION_ROUTES).collect();
+        }
+        false
     }
 
     /// A probe of the suspicion is due.
     pub(super) fn suspicion_wants_probe(&self) -> bool {
-        let not_sent = |suspicion: &Suspicion| suspicion.routes.iter().any(|(_, answer)| *answer == Answer::NotSent);
-        self.suspicion.as_ref().is_some_and(not_sent)
+        self.suspicion
+            .as_ref()
+            .is_some_and(|suspicion| !suspicion.to_probe.is_empty())
     }
 
     /// Builds such a probe: on the route that the suspicion names, whatever route its path is on.
-    pub(super) fn build_suspicion_probe(&mut self, cx: &mut Context<'_>, train: &mut Train) -> bool {
-        let Some(suspicion) = self.suspicion.as_mut() else { return false };
-        let not_sent = suspicion.routes.iter_mut().enumerate().find(|(_, (_, answer))| *answer == Answer::NotSent);
-        let Some((turn, (route, answer))) = not_sent else { return false };
-        *answer = Answer::Awaited;
-        let route = *route;
-        let at = turn % self.paths.len();
+    pub(super) fn build_suspicion_probe(
+        &mut self,
+        cx: &mut Context<'_>,
+        train: &mut Train,
+    ) -> bool {
+        let Some(suspicion) = self.suspicion.as_mut() else {
+            return false;
+        };
+        let Some(route) = suspicion.to_probe.pop() else {
+            return false;
+        };
+        let at = suspicion.to_probe.len() % self.paths.len();
         cx.shared.counters.probes_sent += 1;
-        self.push_bare(cx, at, Bare::Probe, BaseFlags::PROBE, None, route, train);
+        self.push_bare(cx, at, Bare::Probe, None, route, train);
         true
     }
 }

@@ -34,7 +34,9 @@ fn same_kind(a: IpAddr, b: IpAddr) -> bool {
 /// `ip` and `port`, with the scope of the own address that reaches it.
 pub(super) fn socket_address(ip: IpAddr, port: u16, local: &LocalAddress) -> SocketAddr {
     match ip {
-        IpAddr::V6(v6) if v6.is_unicast_link_local() => SocketAddrV6::new(v6, port, 0, local.scope_id).into(),
+        IpAddr::V6(v6) if v6.is_unicast_link_local() => {
+            SocketAddrV6::new(v6, port, 0, local.scope_id).into()
+        }
         _ => SocketAddr::new(ip, port),
     }
 }
@@ -56,10 +58,18 @@ impl Routes {
             return Err(ConnectError::UnroutableDestination);
         }
         let destination = socket_address(dest, key.peer_port, local);
-        let lane = Lane { plane: local.plane, local: LocalIndex(index as u8), destination };
+        let lane = Lane {
+            plane: local.plane,
+            local: LocalIndex(index as u8),
+            destination,
+        };
         let slots = config.source_slots.max(1);
         let chooser = RouteChooser::new(vec![lane], slots);
-        Ok(Self { chooser, slots, peers: SmallVec::from_slice(&[dest]) })
+        Ok(Self {
+            chooser,
+            slots,
+            peers: SmallVec::from_slice(&[dest]),
+        })
     }
 
     /// Takes the addresses of the peer's HELLO: a lane for every plane that both ends are on.
@@ -79,10 +89,19 @@ impl Routes {
             if lanes.iter().any(|lane| lane.plane == plane) {
                 continue;
             }
-            let own = config.locals.iter().position(|local| local.plane == plane && same_kind(local.ip, ip));
-            let Some(own) = own.filter(|own| *own <= usize::from(u8::MAX)) else { continue };
+            let own = config
+                .locals
+                .iter()
+                .position(|local| local.plane == plane && same_kind(local.ip, ip));
+            let Some(own) = own.filter(|own| *own <= usize::from(u8::MAX)) else {
+                continue;
+            };
             let destination = socket_address(ip, first.destination.port(), &config.locals[own]);
-            lanes.push(Lane { plane, local: LocalIndex(own as u8), destination });
+            lanes.push(Lane {
+                plane,
+                local: LocalIndex(own as u8),
+                destination,
+            });
         }
         self.chooser = RouteChooser::new(lanes, self.slots);
     }
@@ -105,23 +124,37 @@ impl Routes {
 
     /// First routes of `paths` paths.
     pub(crate) fn spread(&self, paths: usize, rng: &mut SmallRng) -> Vec<Route> {
-        self.chooser.spread(paths.min(usize::from(u8::MAX)) as u8, rng)
+        self.chooser
+            .spread(paths.min(usize::from(u8::MAX)) as u8, rng)
     }
 
     /// The `turn`-th of a sequence of routes: lanes in turn, and another source port each time that all were taken.
     pub(crate) fn nth(&self, turn: usize) -> Route {
         let lanes = self.chooser.all();
         let lane = &lanes[turn % lanes.len()];
-        Route { local: lane.local, source: self.slot(turn / lanes.len()), destination: lane.destination }
+        Route {
+            local: lane.local,
+            source: self.slot(turn / lanes.len()),
+            destination: lane.destination,
+        }
     }
 
     /// A route over a certain lane.
     pub(crate) fn over(&self, lane: &Lane, turn: usize) -> Route {
-        Route { local: lane.local, source: self.slot(turn), destination: lane.destination }
+        Route {
+            local: lane.local,
+            source: self.slot(turn),
+            destination: lane.destination,
+        }
     }
 
     /// Where a path on `present` moves; see [`RouteChooser::move_from`].
-    pub(crate) fn move_from(&self, present: Route, newest_acked: Option<Route>, rng: &mut SmallRng) -> Move {
+    pub(crate) fn move_from(
+        &self,
+        present: Route,
+        newest_acked: Option<Route>,
+        rng: &mut SmallRng,
+    ) -> Move {
         self.chooser.move_from(present, newest_acked, rng)
     }
 
@@ -136,11 +169,16 @@ impl Routes {
     }
 
     /// The GIDs and planes that a HELLO lists.
-    pub(crate) fn own_addresses(config: &EndpointConfig) -> impl Iterator<Item = PlaneAddress> + '_ {
+    pub(crate) fn own_addresses(
+        config: &EndpointConfig,
+    ) -> impl Iterator<Item = PlaneAddress> + '_ {
         config
             .locals
             .iter()
             .take(HELLO_ADDRESSES_MAX)
-            .map(|local| PlaneAddress { gid: Gid::from_ip(local.ip), plane: PlaneId(local.plane) })
+            .map(|local| PlaneAddress {
+                gid: Gid::from_ip(local.ip),
+                plane: PlaneId(local.plane),
+            })
     }
 }

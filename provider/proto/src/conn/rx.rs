@@ -10,7 +10,9 @@ use crate::host::Host;
 use crate::path::{PathRx, Verdict};
 use crate::stream::{Failure, Outcome};
 use crate::types::{QpId, Time};
-use crate::wire::{Base, BaseFlags, DataHeader, FillStatus, Opcode, PathId, Service, Shut, ShutReason, Token};
+use crate::wire::{
+    Base, BaseFlags, DataHeader, FillStatus, Opcode, PathId, Service, Shut, ShutReason, Token,
+};
 
 /// A sender that has said neither "backlog empty" nor anything else for so long is not active any more.
 const ACTIVE_NS: u64 = 1_000_000;
@@ -33,7 +35,9 @@ impl Connection {
         header: &DataHeader,
         payload: &[u8],
     ) {
-        let Some(verdict) = self.receive(cx, meta, base, header) else { return };
+        let Some(verdict) = self.receive(cx, meta, base, header) else {
+            return;
+        };
         match verdict {
             Verdict::New => self.deliver(cx, host, base, header, payload),
             Verdict::Bare => self.handle_bare(cx, base, header),
@@ -56,11 +60,17 @@ impl Connection {
         }
         while self.rx_paths.len() <= at {
             let id = PathId(self.rx_paths.len() as u8);
-            self.rx_paths.push(RxPath { rx: PathRx::new(id), local: meta.local, from: None });
+            self.rx_paths.push(RxPath {
+                rx: PathRx::new(id),
+                local: meta.local,
+                from: None,
+            });
         }
         let psn = header.opcode.takes_psn().then_some(base.psn);
         let path = &mut self.rx_paths[at];
-        let arrival = path.rx.handle_packet(cx.now, base.epoch, psn, base.stamp, meta.ce, base.flags);
+        let arrival = path
+            .rx
+            .handle_packet(cx.now, base.epoch, psn, base.stamp, meta.ce, base.flags);
         let counters = &mut cx.shared.counters;
         match arrival.verdict {
             Verdict::Beyond => {
@@ -126,7 +136,11 @@ impl Connection {
             return;
         };
         let id = qp.id;
-        let Some(life) = qp.life.as_deref_mut().filter(|life| life.connection == Some(index)) else {
+        let Some(life) = qp
+            .life
+            .as_deref_mut()
+            .filter(|life| life.connection == Some(index))
+        else {
             cx.shared.counters.dropped_unknown_qp += 1;
             return;
         };
@@ -162,7 +176,10 @@ impl Connection {
             cx.shared.counters.dropped_refused += 1;
             return;
         };
-        match life.requester.handle_response(header, payload, host, &mut cx.shared.events) {
+        match life
+            .requester
+            .handle_response(header, payload, host, &mut cx.shared.events)
+        {
             Ok(true) => self.make_ready(cx.qps, id),
             Ok(false) => cx.shared.counters.dropped_refused += 1,
             Err(failure) => self.fail_by_request(cx, id, failure),
@@ -177,10 +194,18 @@ impl Connection {
         header: &DataHeader,
         payload: &[u8],
     ) {
-        let Some(life) = cx.qps.life_mut(id) else { return };
+        let Some(life) = cx.qps.life_mut(id) else {
+            return;
+        };
         let rnr_before = life.responder.rnr_count();
         let shared = &mut *cx.shared;
-        let result = life.responder.handle_request(header, payload, host, &mut shared.hold, &mut shared.events);
+        let result = life.responder.handle_request(
+            header,
+            payload,
+            host,
+            &mut shared.hold,
+            &mut shared.events,
+        );
         shared.counters.rnr_sent += life.responder.rnr_count() - rnr_before;
         self.after_responder(cx, id, result.as_ref().err().copied());
         if result.is_ok_and(|outcome| outcome != Outcome::Placed) {
@@ -189,12 +214,19 @@ impl Connection {
     }
 
     /// What the responder may have left to do: a block to tell, answers to send, a failure.
-    pub(super) fn after_responder(&mut self, cx: &mut Context<'_>, id: QpId, failure: Option<Failure>) {
+    pub(super) fn after_responder(
+        &mut self,
+        cx: &mut Context<'_>,
+        id: QpId,
+        failure: Option<Failure>,
+    ) {
         if let Some(failure) = failure {
             // The peer learns it from the stream block, not from a SHUT, which could not name the reason.
             self.fail_life(cx, id, failure);
         }
-        let Some(life) = cx.qps.life_mut(id) else { return };
+        let Some(life) = cx.qps.life_mut(id) else {
+            return;
+        };
         let (news, urgent) = (life.responder.has_news(), life.responder.has_urgent_news());
         let answers = life.responder.peek_segment(u16::MAX).is_some();
         if news && (urgent || !life.news) {
@@ -216,7 +248,10 @@ impl Connection {
             return;
         }
         let index = self.index;
-        let found = cx.qps.by_qpn(header.qpn).and_then(|qp| Some((qp.id, qp.life.as_deref_mut()?)));
+        let found = cx
+            .qps
+            .by_qpn(header.qpn)
+            .and_then(|qp| Some((qp.id, qp.life.as_deref_mut()?)));
         if let Some((id, life)) = found.filter(|(_, life)| life.accepts(index, header.token)) {
             life.responder.owe_block();
             self.stream_news(cx, id, false);
@@ -236,9 +271,13 @@ impl Connection {
 
     /// Receives were posted to the queue of `id`.
     pub(crate) fn receives_posted(&mut self, cx: &mut Context<'_>, host: &mut dyn Host, id: QpId) {
-        let Some(life) = cx.qps.life_mut(id) else { return };
+        let Some(life) = cx.qps.life_mut(id) else {
+            return;
+        };
         let shared = &mut *cx.shared;
-        let result = life.responder.receives_posted(host, &mut shared.hold, &mut shared.events);
+        let result = life
+            .responder
+            .receives_posted(host, &mut shared.hold, &mut shared.events);
         self.after_responder(cx, id, result.err());
     }
 }

@@ -19,10 +19,15 @@ const PADDING_MAX_BYTES: u32 = 2048;
 /// Streams whose backlog is looked at when a slow path is judged.
 const BACKLOG_STREAMS: usize = 8;
 
+/// Streams that are looked at where the window holds the first ones back: one of them may have the reserve left.
+const STREAMS_TRIED: usize = 8;
+
 /// A path and what is to be sent on it.
 pub(crate) struct TxPath {
     pub tx: PathTx<SegmentRef>,
     pub route: Route,
+    /// Its next timeout, unless something was done to it since ([`Connection::path_mut`]).
+    pub due: Option<Time>,
     /// It took over the route of another path, and takes a port of its own when nothing is outstanding.
     pub copied: bool,
     /// It was used since its last marker.
@@ -49,12 +54,19 @@ impl Connection {
         let count = count.clamp(1, TX_PATHS_MAX);
         let routes = self.routes.spread(count, &mut shared.rng);
         self.paths.clear();
+        (
+            self.lost_paths,
+            self.bare_paths,
+            self.dirty_paths,
+            self.waiting_path,
+        ) = (0, 0, 0, None);
         for (at, route) in routes.into_iter().enumerate() {
             let mut tx = PathTx::new(PathId(at as u8), shared.constants, now);
             tx.set_paths(count as u32);
             self.paths.push(TxPath {
                 tx,
                 route,
+                due: None,
                 copied: false,
                 unmarked: false,
                 marker_due: false,
@@ -64,9 +76,19 @@ impl Connection {
         }
     }
 
+    /// Path `at`, to do something to it that may change its deadline.
+    #[inline]
+    pub(super) fn path_mut(&mut self, at: usize) -> &mut TxPath {
+        self.dirty_paths |= 1 << at;
+        &mut self.paths[at]
+    }
+
     /// Bytes in flight on all paths.
     pub(super) fn bytes_in_flight(&self) -> u64 {
-        self.paths.iter().map(|path| path.tx.bytes_in_flight()).sum()
+        self.paths
+            .iter()
+            .map(|path| path.tx.bytes_in_flight())
+            .sum()
     }
 
     /// The stream of `id` may have something to send.
@@ -81,7 +103,12 @@ impl Connection {
     }
 
     /// Fills `train` with what comes before new data; false if there is nothing.
-    pub(crate) fn poll_urgent(&mut self, cx: &mut Context<'_>, host: &mut dyn Host, train: &mut Train) -> bool {
+    pub(crate) fn poll_urgent(
+        &mut self,
+        cx: &mut Context<'_>,
+        host: &mut dyn Host,
+        train: &mut Train,
+    ) -> bool {
         if self.ack.due > 0 && self.build_ack(cx, host, train) {
             return true;
         }
@@ -116,13 +143,17 @@ impl Connection {
         if !self.is_open() {
             return false;
         }
-        let Some((id, segment)) = self.peek_ready(cx) else { return false };
         let in_flight = self.bytes_in_flight();
+        let Some((id, segment)) = self.peek_ready(cx) else {
+            return false;
+        };
         self.window.on_wakeup(cx.now, in_flight);
+        let (id, segment, room_bytes) = self.first_with_room(cx, id, segment, in_flight);
         let wire_bytes = packet_bytes(&segment);
-        let room_bytes = self.window_room(cx, id, &segment, in_flight);
         if room_bytes < u64::from(wire_bytes) {
-            self.announce_if_cold(None);
+            if let Some(at) = self.announce_if_cold(None) {
+                self.wait_for_answers(cx.now, at);
+            }
             return false;
         }
         let needed = self.packets_wanted(cx, id, &segment);
@@ -134,7 +165,11 @@ impl Connection {
         };
         let fill = Fill {
             path: at,
-            segments_left: self.paths[at].tx.room(cx.now).min(u32::from(cx.shared.config.train_segments)).max(1),
+            segments_left: self.paths[at]
+                .tx
+                .room(cx.now)
+                .min(u32::from(cx.shared.config.train_segments))
+                .max(1),
             room_bytes,
             segment_bytes: wire_bytes,
             train_bytes: cx.shared.config.train_bytes,
@@ -188,10 +223,22 @@ impl Connection {
     }
 
     /// What comes behind `pending` in the train, which has not been pushed yet.
-    fn next_for(&mut self, cx: &mut Context<'_>, fill: &Fill, train: &Train, pending: &SegmentRef) -> Next {
-        let Some((id, next)) = self.peek_ready(cx) else { return Next::Nothing };
+    fn next_for(
+        &mut self,
+        cx: &mut Context<'_>,
+        fill: &Fill,
+        train: &Train,
+        pending: &SegmentRef,
+    ) -> Next {
+        let Some((id, next)) = self.peek_ready(cx) else {
+            return Next::Nothing;
+        };
         let (pending_bytes, next_bytes) = (packet_bytes(pending), packet_bytes(&next));
-        let size = if train.is_empty() { pending_bytes.max(next_bytes) } else { fill.segment_bytes };
+        let size = if train.is_empty() {
+            pending_bytes.max(next_bytes)
+        } else {
+            fill.segment_bytes
+        };
         let padding = size - pending_bytes;
         let count = train.segments().len() as u32 + 2;
         // The pending packet comes off the room as well; the padding too.
@@ -239,8 +286,37 @@ impl Connection {
         }
     }
 
+    /// The first of the next few streams that the window lets send; else the last one looked at.
+    fn first_with_room(
+        &mut self,
+        cx: &mut Context<'_>,
+        mut id: QpId,
+        mut segment: SegmentRef,
+        in_flight: u64,
+    ) -> (QpId, SegmentRef, u64) {
+        let mut room_bytes = self.window_room(cx, id, &segment, in_flight);
+        for _ in 1..self.ready.len().min(STREAMS_TRIED) {
+            if room_bytes >= u64::from(packet_bytes(&segment)) {
+                break;
+            }
+            self.ready.rotate_left(1);
+            let Some(next) = self.peek_ready(cx) else {
+                break;
+            };
+            (id, segment) = next;
+            room_bytes = self.window_room(cx, id, &segment, in_flight);
+        }
+        (id, segment, room_bytes)
+    }
+
     /// Bytes that may leave of a stream: the oldest incomplete message keeps a train of reserve (WIRE 6.29).
-    fn window_room(&self, cx: &mut Context<'_>, id: QpId, segment: &SegmentRef, in_flight: u64) -> u64 {
+    fn window_room(
+        &self,
+        cx: &mut Context<'_>,
+        id: QpId,
+        segment: &SegmentRef,
+        in_flight: u64,
+    ) -> u64 {
         let room_bytes = self.window.room_bytes(in_flight);
         if !self.window.is_warm() {
             return room_bytes;
@@ -261,10 +337,20 @@ impl Connection {
         if segment.offset != 0 || segment.length < self.payload_bytes {
             return 1;
         }
-        let Some(life) = cx.qps.life_mut(id) else { return 1 };
-        let Some(message_bytes) = message_bytes(life, segment) else { return 1 };
-        let packets = message_bytes.div_ceil(u32::from(self.payload_bytes.max(1))).max(1);
-        if packets <= self.train_packets(cx.shared) { packets } else { 1 }
+        let Some(life) = cx.qps.life_mut(id) else {
+            return 1;
+        };
+        let Some(message_bytes) = message_bytes(life, segment) else {
+            return 1;
+        };
+        let packets = message_bytes
+            .div_ceil(u32::from(self.payload_bytes.max(1)))
+            .max(1);
+        if packets <= self.train_packets(cx.shared) {
+            packets
+        } else {
+            1
+        }
     }
 
     /// Full packets that a train carries.
@@ -276,7 +362,12 @@ impl Connection {
     /// The path that is expected to finish a train of `packets` first, of those that have room (WIRE 8.9, 8.10).
     fn choose_path(&mut self, cx: &mut Context<'_>, packets: u32) -> Option<usize> {
         let now = cx.now;
-        let fastest_ns = self.paths.iter().filter(|path| !path.tx.is_resting()).filter_map(|path| path.tx.srtt_ns()).min();
+        let fastest_ns = self
+            .paths
+            .iter()
+            .filter(|path| !path.tx.is_resting())
+            .filter_map(|path| path.tx.srtt_ns())
+            .min();
         // The last path never rests: where all do, all may send.
         let all_rest = self.paths.iter().all(|path| path.tx.is_resting());
         let mut best: Option<(bool, u64, u32, usize)> = None;
@@ -303,10 +394,24 @@ impl Connection {
     }
 
     /// Whether a path is so slow that waiting for the faster ones is better.
-    fn is_too_slow(&self, cx: &mut Context<'_>, at: usize, srtt_ns: u64, fastest_ns: Option<u64>) -> bool {
-        let Some(fastest_ns) = fastest_ns.filter(|fastest_ns| srtt_ns > 2 * fastest_ns) else { return false };
-        let faster = |path: &&TxPath| !path.tx.is_resting() && path.tx.srtt_ns().is_some_and(|ns| ns * 2 < srtt_ns);
-        let busy = self.paths.iter().filter(faster).any(|path| path.tx.packets_in_flight() > 0);
+    fn is_too_slow(
+        &self,
+        cx: &mut Context<'_>,
+        at: usize,
+        srtt_ns: u64,
+        fastest_ns: Option<u64>,
+    ) -> bool {
+        let Some(fastest_ns) = fastest_ns.filter(|fastest_ns| srtt_ns > 2 * fastest_ns) else {
+            return false;
+        };
+        let faster = |path: &&TxPath| {
+            !path.tx.is_resting() && path.tx.srtt_ns().is_some_and(|ns| ns * 2 < srtt_ns)
+        };
+        let busy = self
+            .paths
+            .iter()
+            .filter(faster)
+            .any(|path| path.tx.packets_in_flight() > 0);
         if !busy {
             return false;
         }
@@ -340,13 +445,19 @@ impl Connection {
     }
 
     /// A connection that does not know what it may send asks, on the path of its first packets.
-    fn announce_if_cold(&mut self, at: Option<usize>) {
+    fn announce_if_cold(&mut self, at: Option<usize>) -> Option<usize> {
         if self.window.is_warm() || !self.window.take_announce() {
-            return;
+            return None;
         }
-        let at = at.unwrap_or_else(|| self.paths.iter().position(|path| !path.tx.is_resting()).unwrap_or(0));
+        let at = at.unwrap_or_else(|| {
+            self.paths
+                .iter()
+                .position(|path| !path.tx.is_resting())
+                .unwrap_or(0)
+        });
         self.paths[at].announce_due = true;
         self.bare_paths |= 1 << at;
+        Some(at)
     }
 }
 
@@ -361,19 +472,29 @@ fn peek_segment(life: &Life, now: Time, payload_bytes: u16) -> Option<SegmentRef
     if response.is_some() && life.answers_first {
         return response;
     }
-    let request = if life.phase == Phase::Open { life.requester.peek_segment(now, payload_bytes) } else { None };
+    let request = if life.phase == Phase::Open {
+        life.requester.peek_segment(now, payload_bytes)
+    } else {
+        None
+    };
     request.or(response)
 }
 
 /// The segment that was seen by [`peek_segment`] leaves.
 fn take_segment(cx: &mut Context<'_>, id: QpId, segment: &SegmentRef, payload_bytes: u16) {
     let now = cx.now;
-    let Some(life) = cx.qps.life_mut(id) else { return };
+    let Some(life) = cx.qps.life_mut(id) else {
+        return;
+    };
     let taken = match segment.role {
         Role::Request => life.requester.next_segment(now, payload_bytes),
         Role::Response => life.responder.next_segment(payload_bytes),
     };
-    debug_assert_eq!(taken.as_ref(), Some(segment), "a peeked segment changed before it left");
+    debug_assert_eq!(
+        taken.as_ref(),
+        Some(segment),
+        "a peeked segment changed before it left"
+    );
     life.answers_first = segment.role == Role::Request;
 }
 

@@ -5,7 +5,7 @@ use crate::conn::{Connection, Context, State};
 use crate::endpoint::qp::{Phase, QpTable};
 use crate::stream::Failure;
 use crate::types::{QpId, Time};
-use crate::wire::ShutReason;
+use crate::wire::{ConnectionId, ShutReason};
 
 /// The earlier of two deadlines.
 fn earlier(a: Option<Time>, b: Option<Time>) -> Option<Time> {
@@ -36,10 +36,24 @@ impl Connection {
         for other in others {
             deadline = earlier(deadline, other);
         }
-        for path in &self.paths {
-            deadline = earlier(deadline, path.tx.poll_timeout());
+        for (at, path) in self.paths.iter().enumerate() {
+            let due = if self.dirty_paths >> at & 1 != 0 {
+                path.tx.poll_timeout()
+            } else {
+                path.due
+            };
+            deadline = earlier(deadline, due);
         }
         deadline
+    }
+
+    /// Looks up the deadlines of the paths that something was done to since the last time.
+    pub(crate) fn settle_deadlines(&mut self) {
+        while self.dirty_paths != 0 {
+            let at = self.dirty_paths.trailing_zeros() as usize;
+            self.dirty_paths &= self.dirty_paths - 1;
+            self.paths[at].due = self.paths[at].tx.poll_timeout();
+        }
     }
 
     /// Does what is due.
@@ -55,6 +69,9 @@ impl Connection {
             State::Opening => {
                 if self.hello_retry.at <= cx.now {
                     self.hello_retry.again(cx.now);
+                    // The id that we echo may come from a late HELLO of a connection that is over; one without an echo
+                    // is always answered by one that names the right id.
+                    self.peer.id = ConnectionId::UNKNOWN;
                     self.hello_due = !self.streams.is_empty();
                 }
             }
@@ -68,8 +85,9 @@ impl Connection {
         self.activity_timeout(cx);
         self.plane_timeout(cx);
         self.waiting_timeout(cx);
+        self.settle_deadlines();
         for at in 0..self.paths.len() {
-            if self.paths[at].tx.poll_timeout().is_some_and(|due| due <= cx.now) {
+            if self.paths[at].due.is_some_and(|due| due <= cx.now) {
                 self.path_timeout(cx, at);
             }
         }
@@ -91,12 +109,15 @@ impl Connection {
         let mut next = earlier(self.repeat_opens(cx), self.repeat_shuts(cx));
         for at in 0..self.streams.len() {
             let id = self.streams[at];
-            let Some(life) = cx.qps.life_mut(id) else { continue };
+            let Some(life) = cx.qps.life_mut(id) else {
+                continue;
+            };
             if life.phase != Phase::Open {
                 continue;
             }
             match life.requester.poll_timeout(cx.now) {
                 Some(at) => next = earlier(next, Some(at)),
+                None if life.requester.is_idle() => {}
                 None => self.make_ready(cx.qps, id),
             }
         }

@@ -10,9 +10,16 @@ use crate::stream::{Role, SegmentRef};
 use crate::train::{SegmentOwner, Train};
 use crate::types::Route;
 use crate::wire::{
-    Base, BaseFlags, CONTROL_OVERHEAD_BYTES, ControlBuilder, DATA_HEADER_BYTES, DataHeader, Epoch, FillStatus, Opcode, PathId, Psn,
-    Qpn, Stamp, Token,
+    Base, BaseFlags, CONTROL_OVERHEAD_BYTES, ControlBuilder, DATA_HEADER_BYTES, DataHeader, Epoch,
+    FillStatus, Opcode, PathId, Psn, Qpn, Stamp, Token,
 };
+
+/// A packet that was lost so often, though something sent after it arrived each time, is taken for too large: at 10 %
+/// random loss one in a hundred millions is wronged.
+const TOO_LARGE_AFTER: u16 = 8;
+
+/// Every route carries this much (IPv6 demands 1,280 with its headers).
+const SIZE_ABOVE_SUSPICION_BYTES: u32 = 1_200;
 
 /// A train that is being filled.
 #[derive(Clone, Copy, Debug)]
@@ -48,8 +55,9 @@ impl Connection {
         train: &mut Train,
     ) -> u32 {
         let bytes = wire.padded_to.unwrap_or(0).max(packet_bytes(segment));
-        let sent = self.paths[at].tx.send_new(cx.now, *segment, bytes);
-        self.paths[at].unmarked = true;
+        let path = self.path_mut(at);
+        let sent = path.tx.send_new(cx.now, *segment, bytes);
+        path.unmarked = true;
         self.push_packet(cx, at, segment, &sent, wire, train);
         cx.shared.counters.data_packets_sent += 1;
         cx.shared.counters.data_bytes_sent += u64::from(segment.length);
@@ -67,7 +75,9 @@ impl Connection {
         train: &mut Train,
     ) {
         let life = cx.qps.life_of_record(segment.qp, segment.life);
-        let waits = life.as_ref().is_some_and(|life| segment.role == Role::Request && life.requester.waits_for_credit());
+        let waits = life
+            .as_ref()
+            .is_some_and(|life| segment.role == Role::Request && life.requester.waits_for_credit());
         let flags = BaseFlags::NONE
             .set(BaseFlags::RETRANSMISSION, wire.again)
             .set(BaseFlags::MARKER | BaseFlags::BACKLOG_EMPTY, wire.last)
@@ -82,7 +92,11 @@ impl Connection {
                 train.push_bytes(&described.header.emit(&base));
                 described.push_payload(train);
                 pad(train, packet_bytes(segment), wire.padded_to);
-                let owner = SegmentOwner { qp: segment.qp, msn: segment.msn, response: segment.role == Role::Response };
+                let owner = SegmentOwner {
+                    qp: segment.qp,
+                    msn: segment.msn,
+                    response: segment.role == Role::Response,
+                };
                 train.finish_segment(described.reads_memory().then_some(owner));
             }
             None => {
@@ -110,27 +124,49 @@ impl Connection {
     }
 
     /// Fills `train` with packets that path `at` has lost.
-    pub(super) fn build_retransmissions(&mut self, cx: &mut Context<'_>, at: usize, train: &mut Train) -> bool {
-        let Some((psn, first)) = self.paths[at].tx.next_lost() else { return false };
+    pub(super) fn build_retransmissions(
+        &mut self,
+        cx: &mut Context<'_>,
+        at: usize,
+        train: &mut Train,
+    ) -> bool {
+        let Some((psn, first)) = self.paths[at].tx.next_lost() else {
+            return false;
+        };
         train.start(self.paths[at].route);
         let config = &cx.shared.config;
-        let (segments_max, bytes_max) = (u32::from(config.train_segments).max(1), config.train_bytes);
+        let (segments_max, bytes_max) =
+            (u32::from(config.train_segments).max(1), config.train_bytes);
         let (mut psn, mut segment) = (psn, first);
         let mut size = 0;
         let mut count = 0;
         loop {
             count += 1;
+            if self.paths[at]
+                .tx
+                .transmissions(psn)
+                .is_some_and(|times| times >= TOO_LARGE_AFTER)
+            {
+                self.suspect_size(cx, &segment);
+            }
             self.restart_if_too_large(cx, &segment);
             let pending_bytes = self.bytes_again(cx, &segment);
-            let sent = self.paths[at].tx.send_again(cx.now, psn);
+            let sent = self.path_mut(at).tx.send_again(cx.now, psn);
             // Only packets of exactly one size share a train: a loss is rare, and padding would make it worse.
             let next = self.paths[at].tx.next_lost().filter(|(_, next)| {
                 let next_bytes = self.bytes_again(cx, next);
                 let size = if size == 0 { pending_bytes } else { size };
-                count < segments_max && pending_bytes == size && next_bytes <= size && (count + 1) * size <= bytes_max
+                count < segments_max
+                    && pending_bytes == size
+                    && next_bytes <= size
+                    && (count + 1) * size <= bytes_max
             });
             size = size.max(pending_bytes);
-            let wire = Wire { padded_to: None, again: true, last: false };
+            let wire = Wire {
+                padded_to: None,
+                again: true,
+                last: false,
+            };
             self.push_packet(cx, at, &segment, &sent, &wire, train);
             self.paths[at].unmarked = true;
             cx.shared.counters.retransmissions += 1;
@@ -149,13 +185,30 @@ impl Connection {
         true
     }
 
+    /// A large packet is lost again and again while the route carries small ones: it is too large for the route.
+    fn suspect_size(&mut self, cx: &mut Context<'_>, segment: &SegmentRef) {
+        if packet_bytes(segment) > SIZE_ABOVE_SUSPICION_BYTES
+            && segment.length <= self.payload_bytes
+        {
+            cx.shared.counters.too_large += 1;
+            self.shrink_payload(self.routes.first().destination, packet_bytes(segment));
+        }
+    }
+
     /// Bytes of a segment that is sent again: less if a FILL takes its place.
     fn bytes_again(&self, cx: &mut Context<'_>, segment: &SegmentRef) -> u32 {
-        let exists = cx.qps.life_of_record(segment.qp, segment.life).is_some_and(|life| match segment.role {
-            Role::Request => life.requester.describe(segment).is_some(),
-            Role::Response => life.responder.describe(segment).is_some(),
-        });
-        if exists { packet_bytes(segment) } else { DATA_HEADER_BYTES as u32 }
+        let exists = cx
+            .qps
+            .life_of_record(segment.qp, segment.life)
+            .is_some_and(|life| match segment.role {
+                Role::Request => life.requester.describe(segment).is_some(),
+                Role::Response => life.responder.describe(segment).is_some(),
+            });
+        if exists {
+            packet_bytes(segment)
+        } else {
+            DATA_HEADER_BYTES as u32
+        }
     }
 
     /// A segment of a time when packets were larger than the route carries now: its message begins anew, and a FILL
@@ -164,7 +217,9 @@ impl Connection {
         if segment.length <= self.payload_bytes {
             return;
         }
-        let Some(life) = cx.qps.life_of_record(segment.qp, segment.life) else { return };
+        let Some(life) = cx.qps.life_of_record(segment.qp, segment.life) else {
+            return;
+        };
         match segment.role {
             Role::Request => {
                 let stale = life.requester.describe(segment).is_none();
@@ -183,25 +238,34 @@ impl Connection {
     }
 
     /// Builds one packet without a PSN that is due on path `at`.
-    pub(super) fn build_bare(&mut self, cx: &mut Context<'_>, at: usize, train: &mut Train) -> bool {
+    pub(super) fn build_bare(
+        &mut self,
+        cx: &mut Context<'_>,
+        at: usize,
+        train: &mut Train,
+    ) -> bool {
         let path = &mut self.paths[at];
         let counters = &mut cx.shared.counters;
-        let (kind, flags) = if std::mem::take(&mut path.announce_due) {
+        let kind = if std::mem::take(&mut path.announce_due) {
             counters.announces_sent += 1;
-            (Bare::Announce, BaseFlags::ANNOUNCE | BaseFlags::PROBE)
+            Bare::Announce
         } else if path.probes_due > 0 {
             path.probes_due -= 1;
             counters.probes_sent += 1;
-            (Bare::Probe, BaseFlags::PROBE)
+            Bare::Probe
         } else if std::mem::take(&mut path.marker_due) {
             counters.markers_sent += 1;
-            (Bare::Marker, BaseFlags::MARKER)
+            Bare::Marker
         } else {
             return false;
         };
         let route = path.route;
-        let named = if kind == Bare::Probe { self.stream_to_ask(cx) } else { None };
-        self.push_bare(cx, at, kind, flags, named, route, train);
+        let named = if kind == Bare::Probe {
+            self.stream_to_ask(cx)
+        } else {
+            None
+        };
+        self.push_bare(cx, at, kind, named, route, train);
         true
     }
 
@@ -211,18 +275,32 @@ impl Connection {
         cx: &mut Context<'_>,
         at: usize,
         kind: Bare,
-        flags: BaseFlags,
         named: Option<(Qpn, Token)>,
         route: Route,
         train: &mut Train,
     ) {
         let path = &mut self.paths[at];
         // Between two routes there is no order: a stamp of the path would prove what it has in flight lost.
-        let sent = if route == path.route { path.tx.send_bare(cx.now, kind) } else { path.tx.send_aside(cx.now) };
+        let sent = if route == path.route {
+            path.tx.send_bare(cx.now, kind)
+        } else {
+            path.tx.send_aside(cx.now)
+        };
+        let flags = match kind {
+            Bare::Announce => BaseFlags::ANNOUNCE | BaseFlags::PROBE,
+            Bare::Probe | Bare::PmtuProbe => BaseFlags::PROBE,
+            Bare::Marker => BaseFlags::MARKER,
+            Bare::Unreliable => BaseFlags::NONE,
+        };
         let flags = flags.set(BaseFlags::BACKLOG_EMPTY, self.ready.is_empty());
         let base = self.base(at, flags, &sent);
         let (qpn, token) = named.unwrap_or((Qpn::ZERO, Token::ZERO));
-        let header = DataHeader { opcode: Opcode::Nop, qpn, token, ..DataHeader::default() };
+        let header = DataHeader {
+            opcode: Opcode::Nop,
+            qpn,
+            token,
+            ..DataHeader::default()
+        };
         train.start(route);
         train.push_bytes(&header.emit(&base));
         train.finish_segment(None);
@@ -234,11 +312,18 @@ impl Connection {
 
     /// A CONTROL packet is due.
     pub(super) fn has_control(&self) -> bool {
-        self.hello_due || !self.outbox.is_empty() || self.candidate.is_some_and(|candidate| candidate.answer_due)
+        self.hello_due
+            || !self.outbox.is_empty()
+            || self.candidate.is_some_and(|candidate| candidate.answer_due)
     }
 
     /// Builds a CONTROL packet of what is due: HELLO first, then as many items as fit.
-    pub(super) fn build_control(&mut self, cx: &mut Context<'_>, host: &mut dyn Host, train: &mut Train) -> bool {
+    pub(super) fn build_control(
+        &mut self,
+        cx: &mut Context<'_>,
+        host: &mut dyn Host,
+        train: &mut Train,
+    ) -> bool {
         if self.build_candidate_hello(cx, train) {
             return true;
         }
@@ -283,7 +368,11 @@ impl Connection {
 
     /// Over the lane of the GIDs first: before the peer's HELLO there is no other.
     fn control_route(&self, turn: usize) -> Route {
-        if self.state == State::Opening { self.routes.over(&self.routes.first(), turn) } else { self.routes.nth(turn) }
+        if self.state == State::Opening {
+            self.routes.over(&self.routes.first(), turn)
+        } else {
+            self.routes.nth(turn)
+        }
     }
 
     fn control_base(&self, cx: &Context<'_>) -> Base {
@@ -308,9 +397,15 @@ impl Connection {
         match item {
             Item::Open(id) => {
                 let index = self.index;
-                let Some(qp) = cx.qps.get_mut(*id) else { return true };
+                let Some(qp) = cx.qps.get_mut(*id) else {
+                    return true;
+                };
                 let (qpn, srq) = (qp.qpn, qp.config.shared_receive_queue);
-                let Some(life) = qp.life.as_deref_mut().filter(|life| life.connection == Some(index)) else {
+                let Some(life) = qp
+                    .life
+                    .as_deref_mut()
+                    .filter(|life| life.connection == Some(index))
+                else {
                     return true;
                 };
                 let fits = builder.push_open(&Self::open_item(life, qpn, srq, host));
@@ -332,7 +427,13 @@ impl Connection {
 
     /// The HELLO to a restarted peer: with its fresh id, in a packet of its own.
     fn build_candidate_hello(&mut self, cx: &mut Context<'_>, train: &mut Train) -> bool {
-        let Some(candidate) = self.candidate.as_mut().filter(|candidate| candidate.answer_due) else { return false };
+        let Some(candidate) = self
+            .candidate
+            .as_mut()
+            .filter(|candidate| candidate.answer_due)
+        else {
+            return false;
+        };
         candidate.answer_due = false;
         let candidate = *candidate;
         let hello = hello_item(&self.key, candidate.fresh_id, candidate.peer_id, cx.shared);
@@ -341,7 +442,10 @@ impl Connection {
         let mut builder = ControlBuilder::new(&mut packet);
         let fits = builder.push_hello(&hello);
         if fits {
-            let base = Base { connection: candidate.peer_id, ..self.control_base(cx) };
+            let base = Base {
+                connection: candidate.peer_id,
+                ..self.control_base(cx)
+            };
             let length = builder.finish(&base);
             train.start(self.routes.over(&self.routes.first(), self.control_turn));
             self.control_turn = self.control_turn.wrapping_add(1);
@@ -356,12 +460,19 @@ impl Connection {
 
 /// Fills the packet under construction, which has `bytes`, up to `padded_to`.
 fn pad(train: &mut Train, bytes: u32, padded_to: Option<u32>) {
-    if let Some(missing) = padded_to.and_then(|size| size.checked_sub(bytes)).filter(|missing| *missing > 0) {
+    if let Some(missing) = padded_to
+        .and_then(|size| size.checked_sub(bytes))
+        .filter(|missing| *missing > 0)
+    {
         train.push_padding(missing);
     }
 }
 
 /// A FILL for a packet of a stream that does not exist any more.
 fn fill_nothing() -> DataHeader {
-    DataHeader { opcode: Opcode::Fill, immediate: FillStatus::Nothing as u32, ..DataHeader::default() }
+    DataHeader {
+        opcode: Opcode::Fill,
+        immediate: FillStatus::Nothing as u32,
+        ..DataHeader::default()
+    }
 }

@@ -12,8 +12,8 @@ use crate::endpoint::{Endpoint, RxMeta};
 use crate::host::Host;
 use crate::types::{Route, SourceSlot, Time};
 use crate::wire::{
-    Base, CloseReason, CloseView, ConnectionId, ControlBuilder, ControlItem, ControlView, Hello, Packet,
-    RESET_PACKET_BYTES, Reset,
+    Base, CloseReason, CloseView, ConnectionId, ControlBuilder, ControlItem, ControlView, Hello,
+    Packet, RESET_PACKET_BYTES, Reset,
 };
 
 /// RESETs a second, and at once: as many as tell every connection of a busy host that this process is new.
@@ -28,7 +28,10 @@ pub(super) struct ResetBudget {
 
 impl ResetBudget {
     pub(super) fn new(now: Time) -> Self {
-        Self { tokens: RESETS_AT_ONCE, filled_at: now }
+        Self {
+            tokens: RESETS_AT_ONCE,
+            filled_at: now,
+        }
     }
 
     fn take(&mut self, now: Time) -> bool {
@@ -45,19 +48,35 @@ impl ResetBudget {
 
 impl Endpoint {
     /// Takes a received datagram.
-    pub fn handle_datagram(&mut self, now: Time, meta: &RxMeta, datagram: &[u8], host: &mut dyn Host) {
+    pub fn handle_datagram(
+        &mut self,
+        now: Time,
+        meta: &RxMeta,
+        datagram: &[u8],
+        host: &mut dyn Host,
+    ) {
         match Packet::parse(datagram) {
             Err(_) => self.shared.counters.dropped_malformed += 1,
-            Ok(Packet::Data { base, header, payload }) => {
-                let Some(index) = self.find(meta, &base) else { return };
+            Ok(Packet::Data {
+                base,
+                header,
+                payload,
+            }) => {
+                let Some(index) = self.find(meta, &base) else {
+                    return;
+                };
                 self.note_batch(index);
                 self.on_connection(now, index, |connection, cx| {
                     connection.handle_data(cx, host, meta, &base, &header, payload);
                 });
             }
             Ok(Packet::Ack(view)) => {
-                let Some(index) = self.find(meta, &view.base) else { return };
-                self.on_connection(now, index, |connection, cx| connection.handle_ack(cx, &view));
+                let Some(index) = self.find(meta, &view.base) else {
+                    return;
+                };
+                self.on_connection(now, index, |connection, cx| {
+                    connection.handle_ack(cx, &view)
+                });
             }
             Ok(Packet::Control(view)) => self.handle_control(now, meta, &view),
         }
@@ -78,7 +97,11 @@ impl Endpoint {
             self.shared.counters.dropped_unknown_connection += 1;
             return None;
         };
-        if !self.connections.get(index).is_some_and(|connection| connection.is_peer(meta.source.ip())) {
+        if !self
+            .connections
+            .get(index)
+            .is_some_and(|connection| connection.is_peer(meta.source.ip()))
+        {
             self.shared.counters.dropped_wrong_source += 1;
             return None;
         }
@@ -97,7 +120,11 @@ impl Endpoint {
             let length = builder.finish(&Base::default());
             let mut destination = meta.source;
             destination.set_port(hello.endpoint_port);
-            let route = Route { local: meta.local, source: SourceSlot(0), destination };
+            let route = Route {
+                local: meta.local,
+                source: SourceSlot(0),
+                destination,
+            };
             self.push_stray(route, &packet[..length]);
             self.shared.counters.resets_sent += 1;
         }
@@ -130,7 +157,9 @@ impl Endpoint {
                     return;
                 }
                 item => {
-                    self.on_connection(now, index, |connection, cx| handle_item(connection, cx, &item));
+                    self.on_connection(now, index, |connection, cx| {
+                        handle_item(connection, cx, &item)
+                    });
                 }
             }
         }
@@ -138,7 +167,11 @@ impl Endpoint {
 
     /// The connection that a HELLO is for, if the rest of its packet may be read.
     fn handle_hello(&mut self, now: Time, meta: &RxMeta, hello: &Hello) -> Option<ConnectionIndex> {
-        let key = Key { source: hello.dest_gid, dest: hello.source_gid, peer_port: hello.endpoint_port };
+        let key = Key {
+            source: hello.dest_gid,
+            dest: hello.source_gid,
+            peer_port: hello.endpoint_port,
+        };
         // Nobody here wants that peer: nothing is allocated. When somebody does, both ends repeat.
         let Some(index) = self.connections.find_key(&key) else {
             self.shared.counters.dropped_control += 1;
@@ -146,12 +179,17 @@ impl Endpoint {
             return None;
         };
         let source = meta.source.ip().to_canonical();
-        let listed = hello.addresses.iter().any(|address| address.gid.to_ip() == source);
+        let listed = hello
+            .addresses
+            .iter()
+            .any(|address| address.gid.to_ip() == source);
         if source != hello.source_gid.to_ip() && !listed {
             self.shared.counters.dropped_wrong_source += 1;
             return None;
         }
-        let verdict = self.on_connection(now, index, |connection, cx| connection.handle_hello(cx, hello))?;
+        let verdict = self.on_connection(now, index, |connection, cx| {
+            connection.handle_hello(cx, hello)
+        })?;
         match verdict {
             HelloVerdict::Taken => Some(index),
             HelloVerdict::Void => {
@@ -196,10 +234,14 @@ impl Endpoint {
     fn handle_resets(&mut self, now: Time, meta: &RxMeta, view: &ControlView<'_>) {
         let ip = meta.source.ip();
         for item in view.items() {
-            let ControlItem::Reset(reset) = item else { continue };
+            let ControlItem::Reset(reset) = item else {
+                continue;
+            };
             let named = self.connections.indices().find(|index| {
                 self.connections.get(*index).is_some_and(|connection| {
-                    connection.peer_id() == reset.unknown_id && connection.is_open() && connection.is_peer(ip)
+                    connection.peer_id() == reset.unknown_id
+                        && connection.is_open()
+                        && connection.is_peer(ip)
                 })
             });
             let Some(index) = named.filter(|_| reset.unknown_id.is_known()) else {
@@ -215,9 +257,20 @@ impl Endpoint {
     }
 
     /// The peer ends the connection: its last word, an answer, and the end.
-    fn handle_close(&mut self, now: Time, meta: &RxMeta, index: ConnectionIndex, close: &CloseView<'_>) {
-        let Some(connection) = self.connections.get(index) else { return };
-        let base = Base { connection: connection.peer_id(), ..Base::default() };
+    fn handle_close(
+        &mut self,
+        now: Time,
+        meta: &RxMeta,
+        index: ConnectionIndex,
+        close: &CloseView<'_>,
+    ) {
+        let Some(connection) = self.connections.get(index) else {
+            return;
+        };
+        let base = Base {
+            connection: connection.peer_id(),
+            ..Base::default()
+        };
         let route = connection.answer_route(meta.local);
         let mut packet = [0; 64];
         let mut builder = ControlBuilder::new(&mut packet);
@@ -225,7 +278,9 @@ impl Endpoint {
             let length = builder.finish(&base);
             self.push_stray(route, &packet[..length]);
         }
-        self.on_connection(now, index, |connection, cx| connection.handle_close(cx, close));
+        self.on_connection(now, index, |connection, cx| {
+            connection.handle_close(cx, close)
+        });
         self.bury(now, index);
     }
 }

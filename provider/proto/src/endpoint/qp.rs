@@ -29,7 +29,10 @@ pub(crate) struct Retry {
 impl Retry {
     /// Due for the first time after the shortest wait.
     pub(crate) fn new(now: Time) -> Self {
-        Self { at: now + RETRY_MIN_NS, wait_ns: RETRY_MIN_NS }
+        Self {
+            at: now + RETRY_MIN_NS,
+            wait_ns: RETRY_MIN_NS,
+        }
     }
 
     /// It was repeated at `now`.
@@ -137,7 +140,12 @@ struct Slot {
 impl QpTable {
     /// An empty table; numbers are given out from `first` on.
     pub(crate) fn new(endpoint_index: u16, first: u16) -> Self {
-        Self { endpoint_index, slots: Vec::new(), next: usize::from(first) % SLOTS, used: 0 }
+        Self {
+            endpoint_index,
+            slots: Vec::new(),
+            next: usize::from(first) % SLOTS,
+            used: 0,
+        }
     }
 
     fn qpn_of(&self, slot: usize) -> Qpn {
@@ -164,7 +172,13 @@ impl QpTable {
             let place = &mut self.slots[slot];
             place.generation = place.generation.wrapping_add(1);
             let id = QpId::new(slot as u16, place.generation);
-            return Some(place.qp.insert(Box::new(Qp { id, qpn, config, life: None, lives: 0 })));
+            return Some(place.qp.insert(Box::new(Qp {
+                id,
+                qpn,
+                config,
+                life: None,
+                lives: 0,
+            })));
         }
         None
     }
@@ -196,7 +210,10 @@ impl QpTable {
         if qpn.endpoint_index() != self.endpoint_index {
             return None;
         }
-        self.slots.get_mut(usize::from(qpn.local_number()))?.qp.as_deref_mut()
+        self.slots
+            .get_mut(usize::from(qpn.local_number()))?
+            .qp
+            .as_deref_mut()
     }
 
     /// The present life of a queue pair.
@@ -210,11 +227,6 @@ impl QpTable {
     pub(crate) fn life_of_record(&mut self, id: QpId, number: u16) -> Option<&mut Life> {
         self.life_mut(id).filter(|life| life.number == number)
     }
-
-    /// All queue pairs.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Qp> {
-        self.slots.iter().filter_map(|slot| slot.qp.as_deref())
-    }
 }
 
 #[cfg(test)]
@@ -222,7 +234,11 @@ mod tests {
     use super::*;
     use crate::types::{PdId, RqId};
 
-    const CONFIG: QpConfig = QpConfig { pd: PdId(1), receive_queue: RqId(1), shared_receive_queue: false };
+    const CONFIG: QpConfig = QpConfig {
+        pd: PdId(1),
+        receive_queue: RqId(1),
+        shared_receive_queue: false,
+    };
 
     #[test]
     fn numbers_rotate_and_reserved_ones_are_left_out() {

@@ -34,7 +34,9 @@ impl Hasher for IdHasher {
     }
 
     fn write_u32(&mut self, value: u32) {
-        self.0 = (self.0 ^ u64::from(value)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(32);
+        self.0 = (self.0 ^ u64::from(value))
+            .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+            .rotate_left(32);
     }
 }
 
@@ -49,7 +51,10 @@ pub(crate) struct ConnectionTable {
 
 impl ConnectionTable {
     /// Adds a connection made by `build` for its place. The caller made sure that id and key are new.
-    pub(crate) fn insert(&mut self, build: impl FnOnce(ConnectionIndex) -> Box<Connection>) -> ConnectionIndex {
+    pub(crate) fn insert(
+        &mut self,
+        build: impl FnOnce(ConnectionIndex) -> Box<Connection>,
+    ) -> ConnectionIndex {
         let index = self.free.pop().unwrap_or_else(|| {
             self.slots.push(None);
             self.slots.len() as u32 - 1
@@ -95,7 +100,11 @@ impl ConnectionTable {
 
     /// Places of all connections.
     pub(crate) fn indices(&self) -> impl Iterator<Item = ConnectionIndex> + '_ {
-        self.slots.iter().enumerate().filter(|(_, slot)| slot.is_some()).map(|(at, _)| ConnectionIndex(at as u32))
+        self.slots
+            .iter()
+            .enumerate()
+            .filter(|(_, slot)| slot.is_some())
+            .map(|(at, _)| ConnectionIndex(at as u32))
     }
 
     /// All connections.

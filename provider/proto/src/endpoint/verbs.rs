@@ -15,16 +15,36 @@ use crate::wire::{Qpn, ShutReason, Token};
 impl Endpoint {
     /// A new queue pair and its number.
     pub fn create_qp(&mut self, config: QpConfig) -> Result<(QpId, Qpn), CreateQpError> {
-        self.qps.insert(config).map(|qp| (qp.id, qp.qpn)).ok_or(CreateQpError::Full)
+        self.qps
+            .insert(config)
+            .map(|qp| (qp.id, qp.qpn))
+            .ok_or(CreateQpError::Full)
     }
 
     /// To RTR: the stream's life begins, the connection is opened if there is none. Never waits.
-    pub fn connect_qp(&mut self, now: Time, qp: QpId, params: &ConnectParams) -> Result<(), ConnectError> {
-        let found = self.qps.get_mut(qp).filter(|found| found.life.is_none()).ok_or(ConnectError::InvalidQp)?;
+    pub fn connect_qp(
+        &mut self,
+        now: Time,
+        qp: QpId,
+        params: &ConnectParams,
+    ) -> Result<(), ConnectError> {
+        let found = self
+            .qps
+            .get_mut(qp)
+            .filter(|found| found.life.is_none())
+            .ok_or(ConnectError::InvalidQp)?;
         let config = &self.shared.config;
-        let peer_port = config.port_base.checked_add(params.dest_qpn.endpoint_index());
-        let peer_port = peer_port.filter(|_| params.dest_qpn.is_usable()).ok_or(ConnectError::InvalidDestinationQpn)?;
-        let key = Key { source: params.source_gid, dest: params.dest_gid, peer_port };
+        let peer_port = config
+            .port_base
+            .checked_add(params.dest_qpn.endpoint_index());
+        let peer_port = peer_port
+            .filter(|_| params.dest_qpn.is_usable())
+            .ok_or(ConnectError::InvalidDestinationQpn)?;
+        let key = Key {
+            source: params.source_gid,
+            dest: params.dest_gid,
+            peer_port,
+        };
         Connection::routes_for(config, &key)?;
         found.lives = found.lives.wrapping_add(1);
         let number = found.lives;
@@ -69,11 +89,15 @@ impl Endpoint {
 
     /// To RTS.
     pub fn enable_send(&mut self, now: Time, qp: QpId, params: &SendParams) {
-        let Some(life) = self.qps.life_mut(qp) else { return };
+        let Some(life) = self.qps.life_mut(qp) else {
+            return;
+        };
         life.send = Some(*params);
         life.requester.enable(params);
         if let Some(index) = life.connection {
-            self.on_connection(now, index, |connection, cx| connection.watch_silence(cx, qp));
+            self.on_connection(now, index, |connection, cx| {
+                connection.watch_silence(cx, qp)
+            });
         }
     }
 
@@ -87,12 +111,16 @@ impl Endpoint {
 
     /// To ERR, by the program: everything outstanding is flushed and the peer is told.
     pub fn fail_qp(&mut self, now: Time, qp: QpId, host: &mut dyn Host) {
-        let Some(life) = self.qps.life_mut(qp) else { return };
+        let Some(life) = self.qps.life_mut(qp) else {
+            return;
+        };
         if life.phase == Phase::Failed {
             return;
         }
-        life.requester.fail(Status::Flushed, &mut self.shared.events);
-        life.responder.fail(&mut self.shared.hold, &mut self.shared.events);
+        life.requester
+            .fail(Status::Flushed, &mut self.shared.events);
+        life.responder
+            .fail(&mut self.shared.hold, &mut self.shared.events);
         if let Some(index) = life.connection {
             self.on_connection(now, index, |connection, cx| {
                 connection.tell_end(cx, qp, ShutReason::Error, host);
@@ -112,22 +140,28 @@ impl Endpoint {
     /// Flushes as [`Self::fail_qp`] and forgets the queue pair; its number is not used again soon.
     pub fn destroy_qp(&mut self, now: Time, qp: QpId, host: &mut dyn Host) {
         if let Some(life) = self.qps.life_mut(qp) {
-            life.requester.fail(Status::Flushed, &mut self.shared.events);
+            life.requester
+                .fail(Status::Flushed, &mut self.shared.events);
         }
         self.end_life(now, qp, ShutReason::Destroyed, host);
         self.qps.remove(qp);
     }
 
     fn end_life(&mut self, now: Time, qp: QpId, reason: ShutReason, host: &mut dyn Host) {
-        let Some(life) = self.qps.life_mut(qp) else { return };
+        let Some(life) = self.qps.life_mut(qp) else {
+            return;
+        };
         if let Some(index) = life.connection {
             self.on_connection(now, index, |connection, cx| {
                 connection.tell_end(cx, qp, reason, host);
                 connection.detach(cx, qp);
             });
         }
-        let Some(life) = self.qps.life_mut(qp) else { return };
-        life.responder.end(&mut self.shared.hold, &mut self.shared.events);
+        let Some(life) = self.qps.life_mut(qp) else {
+            return;
+        };
+        life.responder
+            .end(&mut self.shared.hold, &mut self.shared.events);
         if let Some(found) = self.qps.get_mut(qp) {
             found.life = None;
         }
@@ -136,7 +170,12 @@ impl Endpoint {
     /// Takes over a send work request; after a failure it completes at once, flushed.
     pub fn submit(&mut self, now: Time, qp: QpId, request: SendRequest) {
         let Some(life) = self.qps.life_mut(qp) else {
-            let done = SendDone { qp, cookie: request.cookie, status: Status::Flushed, vendor_error: 0 };
+            let done = SendDone {
+                qp,
+                cookie: request.cookie,
+                status: Status::Flushed,
+                vendor_error: 0,
+            };
             self.shared.events.push_back(Event::SendDone(done));
             return;
         };
@@ -146,7 +185,11 @@ impl Endpoint {
         }
         let (index, gone) = (life.connection, life.phase == Phase::PeerGone);
         if gone {
-            let mut cx = Context { now, shared: &mut self.shared, qps: &mut self.qps };
+            let mut cx = Context {
+                now,
+                shared: &mut self.shared,
+                qps: &mut self.qps,
+            };
             fail_if_gone(&mut cx, qp);
         }
         if let Some(index) = index {
@@ -161,7 +204,9 @@ impl Endpoint {
     pub fn receives_posted(&mut self, now: Time, qp: QpId, host: &mut dyn Host) {
         let index = self.qps.life_mut(qp).and_then(|life| life.connection);
         if let Some(index) = index {
-            self.on_connection(now, index, |connection, cx| connection.receives_posted(cx, host, qp));
+            self.on_connection(now, index, |connection, cx| {
+                connection.receives_posted(cx, host, qp)
+            });
         }
     }
 
@@ -175,10 +220,16 @@ impl Endpoint {
     pub(super) fn fail_by_request(&mut self, now: Time, qp: QpId, failure: Failure) {
         let index = self.qps.life_mut(qp).and_then(|life| life.connection);
         let Some(index) = index else {
-            let mut cx = Context { now, shared: &mut self.shared, qps: &mut self.qps };
+            let mut cx = Context {
+                now,
+                shared: &mut self.shared,
+                qps: &mut self.qps,
+            };
             fail_life(&mut cx, qp, failure);
             return;
         };
-        self.on_connection(now, index, |connection, cx| connection.fail_by_request(cx, qp, failure));
+        self.on_connection(now, index, |connection, cx| {
+            connection.fail_by_request(cx, qp, failure)
+        });
     }
 }

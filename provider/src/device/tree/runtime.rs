@@ -4,19 +4,21 @@ use super::{Contents, Node, name_of, with_root};
 use nix::unistd::Uid;
 use std::fs::{self, DirBuilder, File};
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, SystemTime};
 
-/// Trees that nobody has used for so long are removed. A program reads its tree as long as it runs, hence the margin.
-const STALE_AFTER: Duration = Duration::from_secs(30 * 24 * 3600);
-/// Unfinished trees of launchers that died are removed after so long.
-const ABANDONED_AFTER: Duration = Duration::from_secs(3600);
+/// Trees that are kept though no process uses them: every network namespace and every set of addresses makes one.
+const MAX_UNUSED_TREES: usize = 64;
+/// Nothing younger than this is removed: a launcher may be about to use it.
+const REMOVABLE_AFTER: Duration = Duration::from_secs(3600);
 /// Attempts to put a tree in place while others do the same, or remove a damaged one.
 const MAX_ATTEMPTS: u32 = 8;
-/// Prefix of trees in the making.
+/// Prefix of trees in the making, and of those that are complete.
 const UNFINISHED: &str = ".new-";
+pub(super) const FINISHED: &str = "tree-";
 
 fn context<T>(what: &str, path: &Path, result: io::Result<T>) -> io::Result<T> {
     result.map_err(|error| {
@@ -153,21 +155,46 @@ fn is_intact(contents: &Contents, root: &Path) -> bool {
     })
 }
 
-/// Removes what was not used for a long time; failures leave it for the next launcher.
+/// Removes unfinished trees of launchers that died, and the trees that were not used for longest if there are too many.
+/// Failures leave that to the next launcher.
 fn remove_stale(directory: &Path) {
     let Ok(entries) = fs::read_dir(directory) else {
         return;
     };
+    let mut trees = Vec::new();
     for entry in entries.flatten() {
-        let name = entry.file_name();
-        let limit = match name.to_string_lossy() {
-            name if name.starts_with(UNFINISHED) => ABANDONED_AFTER,
-            name if name.starts_with("tree-") => STALE_AFTER,
-            _ => continue,
-        };
         let modified = entry.metadata().and_then(|metadata| metadata.modified());
-        if modified.is_ok_and(|time| time.elapsed().is_ok_and(|age| age > limit)) {
+        let Ok(modified) = modified else { continue };
+        let removable = modified.elapsed().is_ok_and(|age| age > REMOVABLE_AFTER);
+        let name = entry.file_name();
+        if name.to_string_lossy().starts_with(UNFINISHED) && removable {
             let _ = fs::remove_dir_all(entry.path());
+        } else if name.to_string_lossy().starts_with(FINISHED) {
+            trees.push((modified, removable, entry.path()));
         }
     }
+    if trees.len() <= MAX_UNUSED_TREES {
+        return;
+    }
+    let used = environments();
+    trees.sort();
+    let surplus = trees.len() - MAX_UNUSED_TREES;
+    for (_, removable, path) in trees.into_iter().take(surplus) {
+        if removable && !contains(&used, path.as_os_str().as_bytes()) {
+            let _ = fs::remove_dir_all(path);
+        }
+    }
+}
+
+/// The environments of all processes that this user may look at, by which they name their trees.
+fn environments() -> Vec<u8> {
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    processes
+        .filter_map(|process| fs::read(process.path().join("environ")).ok())
+        .flatten()
+        .collect()
+}
+
+fn contains(text: &[u8], part: &[u8]) -> bool {
+    text.windows(part.len()).any(|window| window == part)
 }

@@ -239,3 +239,40 @@ fn directories_of_others_are_refused() {
             .contains("not a directory")
     );
 }
+
+#[test]
+fn the_oldest_of_too_many_trees_go_unless_a_process_uses_them() {
+    let scratch = Scratch::new("stale");
+    let old = std::time::SystemTime::now() - std::time::Duration::from_secs(7200);
+    let make = |name: &str| {
+        let path = scratch.0.join(name);
+        fs::create_dir(&path).unwrap();
+        fs::File::open(&path).unwrap().set_modified(old).unwrap();
+        path
+    };
+    let used = make("tree-0-used");
+    let abandoned = make(".new-1-0");
+    let fresh = scratch.0.join(".new-2-0");
+    fs::create_dir(&fresh).unwrap();
+    let other = make("something else");
+    for number in 0..99 {
+        make(&format!("tree-1-{number}"));
+    }
+    let mut user = std::process::Command::new("sleep")
+        .arg("20")
+        .env("METAROCE_TREE", &used)
+        .spawn()
+        .unwrap();
+    let tree = contents(
+        &[device("metaroce0", &["10.0.0.1"])],
+        &HostDevices::default(),
+        &libraries(),
+    );
+    let published = publish(&tree, &scratch.0, 1).unwrap();
+    user.kill().unwrap();
+    user.wait().unwrap();
+    assert!(published.exists() && used.exists() && fresh.exists() && other.exists());
+    assert!(!abandoned.exists());
+    let left = fs::read_dir(&scratch.0).unwrap().count();
+    assert!((60..=70).contains(&left), "{left} entries are left");
+}

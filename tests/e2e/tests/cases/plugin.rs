@@ -2,6 +2,7 @@
 //! what the launcher says when something is wrong.
 
 use std::fs;
+use std::net::UdpSocket;
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 
@@ -258,6 +259,20 @@ fn messages(bench: &Bench) -> Result<()> {
             outcome.describe()
         );
     }
+    // A program may still bring no queue pair into being; so this is said, and the program runs.
+    let taken = UdpSocket::bind(("0.0.0.0", 0)).context("cannot bind a UDP port")?;
+    let outcome = Program::new("true")
+        .under_metaroce(&artefacts)
+        .env("METAROCE_DEVICES", "lo")
+        .env("METAROCE_PORT_BASE", taken.local_addr()?.port().to_string())
+        .env("METAROCE_PORTS", "1")
+        .run()?
+        .success()?;
+    ensure!(
+        outcome.stderr.contains("0 of 1 free") && outcome.stderr.contains("METAROCE_PORT_BASE"),
+        "taken ports go without a word:\n{}",
+        outcome.describe()
+    );
     Ok(())
 }
 

@@ -288,6 +288,8 @@ impl Ledger {
             *memory.sources.entry(key).or_default() += 1;
         }
         self.open_windows(node, &message.landing, Target::Landing { agent: id, index });
+        // Nothing may ever be written for a peer whose memory is gone.
+        let peer = peer.filter(|peer| !self.agents[peer.0].dead);
         if let (Some(target), Some(peer)) = (message.target, peer) {
             let peer_node = self.agents[peer.0].node;
             self.open_windows(peer_node, &[target], Target::Write { agent: id, index });
@@ -350,6 +352,13 @@ impl Ledger {
     pub fn pending_since(&self, id: AgentId, at: Time) -> usize {
         let agent = &self.agents[id.0];
         agent.submitted[agent.done..].iter().filter(|submitted| submitted.at <= at).count()
+    }
+
+    /// Whether `id` waits for the answer to a READ or an atomic.
+    pub fn awaits_answers(&self, id: AgentId) -> bool {
+        let agent = &self.agents[id.0];
+        let answered = |submitted: &Submitted| matches!(submitted.message.kind, Kind::Read | Kind::Atomic);
+        agent.submitted[agent.done..].iter().any(answered)
     }
 
     /// Messages of the peer that `id` reported as received.

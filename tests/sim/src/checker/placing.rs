@@ -6,6 +6,13 @@ use super::{Kind, Ledger, Target, Window};
 use crate::memory::{KeyKind, RegionIndex, Span};
 use crate::{AgentId, NodeId};
 
+/// Where two equally long runs of bytes differ first, and how.
+fn difference(wanted: &[u8], found: &[u8]) -> Option<String> {
+    let at = (0..wanted.len()).find(|at| wanted[*at] != found[*at])?;
+    let show = |bytes: &[u8]| format!("{:02x?}", &bytes[at..bytes.len().min(at + 8)]);
+    Some(format!("from byte {at} of these on {} instead of {}", show(found), show(wanted)))
+}
+
 impl Ledger {
     pub(super) fn open_windows(&mut self, node: NodeId, spans: &[Span], target: Target) {
         let memory = self.memories.entry(node).or_default();
@@ -78,7 +85,7 @@ impl Ledger {
         let submitted = &mut agent.submitted[index];
         let (length, content) = (submitted.message.length, submitted.message.content);
         let end = offset + bytes.len() as u32;
-        let right = content.bytes(offset, bytes.len() as u32) == bytes;
+        let wrong = difference(content.bytes(offset, bytes.len() as u32), bytes);
         submitted.placed.add(offset, end);
         let last_early = strict && end == length && !submitted.placed.covers(length);
         // Earlier WRITEs that are in place, as far as known.
@@ -92,8 +99,8 @@ impl Ledger {
         let overtakes = strict && agent.write_front < index;
         let front = agent.write_front;
         let describe = format!("{id}: request {index} (WRITE of {length} bytes), bytes {offset} to {end}");
-        if !right {
-            self.violate(now, format!("{describe}: wrong bytes"));
+        if let Some(wrong) = wrong {
+            self.violate(now, format!("{describe}: {wrong}"));
         }
         if responder_ended {
             self.violate(now, format!("{describe}: written although the responder's queue pair is over"));
@@ -132,7 +139,11 @@ impl Ledger {
             // Which message it is shows at the completion.
             return;
         }
-        let owner = self.agents.iter().position(|agent| agent.queue == queue && !agent.gone && !agent.dead);
+        let owner = self.agents.iter().rposition(|agent| agent.queue == queue);
+        if owner.is_some_and(|owner| self.agents[owner].dead) {
+            // Its process is saying goodbye: nobody looks at it any more.
+            return;
+        }
         let peer = owner.and_then(|owner| self.agents[owner].peer);
         let sent = peer.and_then(|peer| {
             let peer = &self.agents[peer.0];

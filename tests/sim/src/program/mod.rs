@@ -135,9 +135,14 @@ impl World {
         for id in ids {
             let workload = &self.programs[id.0].workload;
             let (start_ns, first) = (workload.start_ns, workload.first_receives);
+            let (later, later_ns) = (workload.receives.saturating_sub(first), workload.receive_delay_ns + 100_000);
             let delay_ns = if start_ns > 0 { self.rng.random_range(0..=start_ns) } else { 0 };
             self.schedule_action(delay_ns, id, Action::Connect);
             self.post_receives(id, first);
+            if later > 0 {
+                let delay_ns = self.rng.random_range(0..=later_ns);
+                self.schedule_action(delay_ns, id, Action::Post(later));
+            }
         }
         ids
     }
@@ -330,7 +335,9 @@ impl World {
             program.state = State::Failed;
         }
         let think_ns = program.workload.think_ns;
-        if think_ns == 0 {
+        if program.state == State::Failed {
+            // What follows is posted when the failure was reported: see `on_failed`.
+        } else if think_ns == 0 {
             self.fill(id);
         } else {
             let delay_ns = self.programs[id.0].rng.random_range(0..=think_ns);
@@ -362,14 +369,15 @@ impl World {
     }
 
     /// A queue pair failed by itself.
-    pub(crate) fn on_failed(&mut self, node: NodeId, qp: QpId) {
-        let Some(id) = self.ledger.qp_failed(self.now, node, qp) else { return };
+    pub(crate) fn on_failed(&mut self, node: NodeId, qp: QpId) -> Option<AgentId> {
+        let id = self.ledger.qp_failed(self.now, node, qp)?;
         self.ledger.allow(id, Status::Flushed);
         self.flush_receives(id);
         if self.programs[id.0].state != State::Over {
             self.programs[id.0].state = State::Failed;
             self.fill(id);
         }
+        Some(id)
     }
 
     /// What the verbs layer does when a queue pair is in the error state: what is posted and not taken is flushed.
@@ -389,7 +397,7 @@ impl World {
 
     // ---- End ----
 
-    /// Whether `id` did all that it wanted to and received all that its peer wants to send.
+    /// Whether `id` did all that it wanted to, received all that its peer wants to send, and owes it no answer.
     fn is_satisfied(&self, id: AgentId) -> bool {
         let program = &self.programs[id.0];
         let peer = &self.programs[program.peer.0];
@@ -397,6 +405,7 @@ impl World {
             && program.left == 0
             && peer.left == 0
             && self.ledger.pending(id) == 0
+            && !self.ledger.awaits_answers(program.peer)
             && self.ledger.received(id) == self.ledger.consuming(program.peer)
     }
 

@@ -62,11 +62,7 @@ pub fn named(name: &str, seed: u64) -> Option<Scenario> {
         "pauses" => scenario.faults = (0..8).map(|at| (at * 3_000_000, pause(NodeId(at as usize % 2)))).collect(),
         "slow-receiver" => edit(&mut scenario, &|w| (w.receives, w.receive_delay_ns) = (2, 3_000_000)),
         "no-receives-at-first" => {
-            edit(&mut scenario, &|w| w.first_receives = 0);
-            edit(&mut scenario, &|w| (w.mix, w.receives) = (Mix::ALL, 4));
-            // Somebody has to begin: receives are posted when others complete.
-            scenario.pairs[0].workloads[0].first_receives = 1;
-            scenario.pairs[0].workloads[1].first_receives = 1;
+            edit(&mut scenario, &|w| (w.receives, w.first_receives, w.receive_delay_ns) = (4, 0, 10_000_000));
         }
         "one-direction-dark" => scenario.faults = vec![(300_000, dark(Some(a), Some(b), None, 0xff, 30_000_000))],
         "routes-dark" => scenario.faults = vec![(300_000, dark(None, None, None, 0x55, 80_000_000))],

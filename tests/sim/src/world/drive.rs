@@ -90,7 +90,7 @@ impl World {
 
     /// Gives completions to the programs. Returns how many there were.
     pub(crate) fn poll_events(&mut self, id: NodeId) -> usize {
-        let mut count = 0;
+        let (mut count, mut failed) = (0, Vec::new());
         while let Some(event) = self.nodes[id.0].endpoint.poll_event() {
             count += 1;
             self.trace.mix(count as u64);
@@ -106,8 +106,15 @@ impl World {
                     self.trace.mix(done.cookie ^ self.now.as_ns());
                     self.on_receive_done(id, &done);
                 }
-                Event::QpFailed { qp, .. } => self.on_failed(id, qp),
+                Event::QpFailed { qp, .. } => failed.extend(self.on_failed(id, qp)),
                 Event::Established { .. } => {}
+            }
+        }
+        for agent in failed {
+            let pending = self.ledger.pending(agent);
+            if pending > 0 {
+                let what = format!("{agent}: its failure is reported, but {pending} of its requests did not complete");
+                self.ledger.violate(self.now, what);
             }
         }
         count

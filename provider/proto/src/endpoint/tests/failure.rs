@@ -13,7 +13,11 @@ fn inline(bytes: &[u8]) -> Payload {
 }
 
 fn statuses(network: &Network, node: usize) -> Vec<Status> {
-    network.nodes[node].sends.iter().map(|done| done.status).collect()
+    network.nodes[node]
+        .sends
+        .iter()
+        .map(|done| done.status)
+        .collect()
 }
 
 /// 7 retries, timeout 14: 8 × 67 ms.
@@ -38,7 +42,13 @@ fn a_silent_peer_fails_the_work_within_the_bound(#[values(false, true)] icmp: bo
     } else {
         assert!((PATIENCE..PATIENCE + 50 * MS).contains(&took), "{took}");
     }
-    let expected = [Status::RetryExceeded, Status::Flushed, Status::Flushed, Status::Flushed, Status::Flushed];
+    let expected = [
+        Status::RetryExceeded,
+        Status::Flushed,
+        Status::Flushed,
+        Status::Flushed,
+        Status::Flushed,
+    ];
     assert_eq!(statuses(&network, 0), expected);
     assert_eq!(network.nodes[0].failures, [(a, QpFailure::Fatal)]);
     network.submit(0, a, 9, Operation::Send, inline(b"?"));
@@ -71,7 +81,16 @@ fn timeout_0_waits_for_ever() {
     exchange(&mut network, (0, a), (1, b));
     network.cut = vec![ip(1, 0), ip(2, 0)];
     network.region(1, 5, 0, vec![0; 64], Visibility::Relaxed);
-    network.post_receive(1, b, 0, Sge { addr: 0, length: 64, lkey: 5 });
+    network.post_receive(
+        1,
+        b,
+        0,
+        Sge {
+            addr: 0,
+            length: 64,
+            lkey: 5,
+        },
+    );
     network.submit(0, a, 1, Operation::Send, inline(b"patience"));
     network.run(20_000 * MS);
     assert_eq!(network.nodes[0].sends.len(), 1);
@@ -88,22 +107,39 @@ fn the_peers_of_a_destroyed_queue_pair_fail_at_once_and_only_if_they_send() {
     exchange(&mut network, (0, a), (1, b));
     let now = network.now;
     for qp in [b, quiet_b] {
-        let Node { endpoint, memory, .. } = &mut network.nodes[1];
+        let Node {
+            endpoint, memory, ..
+        } = &mut network.nodes[1];
         endpoint.destroy_qp(now, qp, memory);
     }
     network.run(MS);
-    assert!(network.nodes[0].failures.is_empty(), "nothing was outstanding");
+    assert!(
+        network.nodes[0].failures.is_empty(),
+        "nothing was outstanding"
+    );
     network.submit(0, a, 1, Operation::Send, inline(b"too late"));
     assert_eq!(statuses(&network, 0)[1], Status::RetryExceeded);
     assert_eq!(network.nodes[0].failures, [(a, QpFailure::Fatal)]);
     network.run(5_000 * MS);
     assert_eq!(network.nodes[0].failures.len(), 1);
-    let Node { endpoint, memory, .. } = &mut network.nodes[0];
+    let Node {
+        endpoint, memory, ..
+    } = &mut network.nodes[0];
     endpoint.destroy_qp(network.now, quiet_a, memory);
     endpoint.destroy_qp(network.now, a, memory);
     network.run(5_000 * MS);
-    assert!(network.nodes.iter().all(|node| node.endpoint.connections().next().is_none()));
-    assert!(network.nodes.iter().all(|node| node.endpoint.poll_timeout().is_none()));
+    assert!(
+        network
+            .nodes
+            .iter()
+            .all(|node| node.endpoint.connections().next().is_none())
+    );
+    assert!(
+        network
+            .nodes
+            .iter()
+            .all(|node| node.endpoint.poll_timeout().is_none())
+    );
 }
 
 #[test]
@@ -112,12 +148,29 @@ fn what_was_executed_before_the_peer_left_succeeds() {
     for _ in 0..20 {
         let (a, b) = network.connected(0, 1);
         network.region(1, 900, 0x9000, vec![0; 64], Visibility::Relaxed);
-        network.post_receive(1, b, 5, Sge { addr: 0x9000, length: 64, lkey: 900 });
-        let (sends, receives) = (network.nodes[0].sends.len(), network.nodes[1].receives.len());
+        network.post_receive(
+            1,
+            b,
+            5,
+            Sge {
+                addr: 0x9000,
+                length: 64,
+                lkey: 900,
+            },
+        );
+        let (sends, receives) = (
+            network.nodes[0].sends.len(),
+            network.nodes[1].receives.len(),
+        );
         network.submit(0, a, 7, Operation::Send, inline(b"goodbye"));
-        assert!(network.run_until(5_000 * MS, |network| network.nodes[1].receives.len() > receives));
+        assert!(
+            network.run_until(5_000 * MS, |network| network.nodes[1].receives.len()
+                > receives)
+        );
         let now = network.now;
-        let Node { endpoint, memory, .. } = &mut network.nodes[1];
+        let Node {
+            endpoint, memory, ..
+        } = &mut network.nodes[1];
         endpoint.destroy_qp(now, b, memory);
         assert!(network.run_until(5_000 * MS, |network| network.nodes[0].sends.len() > sends));
         assert_eq!(network.nodes[0].sends[sends].status, Status::Success);
@@ -135,7 +188,10 @@ fn an_orderly_exit_is_told(#[values(106, 107, 108)] seed: u64) {
     network.nodes[1].endpoint.close(now);
     assert!(network.run_until(100 * MS, |network| !network.nodes[1].endpoint.outstanding()));
     assert!(network.now.since_ns(now) < MS);
-    assert_eq!(statuses(&network, 0), [Status::Success, Status::RetryExceeded]);
+    assert_eq!(
+        statuses(&network, 0),
+        [Status::Success, Status::RetryExceeded]
+    );
     assert_eq!(network.nodes[0].failures, [(a, QpFailure::Fatal)]);
 }
 
@@ -166,7 +222,10 @@ fn a_restarted_process_answers_with_reset() {
 }
 
 #[rstest]
-fn a_restarted_process_connects_again(#[values(0.0, 0.2)] loss: f64, #[values(110, 111, 112)] seed: u64) {
+fn a_restarted_process_connects_again(
+    #[values(0.0, 0.2)] loss: f64,
+    #[values(110, 111, 112)] seed: u64,
+) {
     let mut network = Network::pair(seed, Weather { loss, ..CALM }, 1);
     let (old, old_peer) = network.connected(0, 1);
     exchange(&mut network, (0, old), (1, old_peer));
@@ -186,12 +245,27 @@ fn access_errors_are_told_by_their_code() {
     let (a, b) = network.connected(0, 1);
     network.region(0, 1, 0, vec![1; 10_000], Visibility::Relaxed);
     network.region(1, 2, 0, vec![0; 10_000], Visibility::Relaxed);
-    let good = Operation::Write { remote_addr: 0, rkey: 2 };
+    let good = Operation::Write {
+        remote_addr: 0,
+        rkey: 2,
+    };
     network.submit(0, a, 0, good, gather(1, 0, 10_000));
-    network.submit(0, a, 1, Operation::Write { remote_addr: 1, rkey: 2 }, gather(1, 0, 10_000));
+    network.submit(
+        0,
+        a,
+        1,
+        Operation::Write {
+            remote_addr: 1,
+            rkey: 2,
+        },
+        gather(1, 0, 10_000),
+    );
     network.submit(0, a, 2, good, gather(1, 0, 10_000));
     assert!(network.run_until(100 * MS, |network| network.nodes[0].sends.len() == 3));
-    assert_eq!(statuses(&network, 0), [Status::Success, Status::RemoteAccess, Status::Flushed]);
+    assert_eq!(
+        statuses(&network, 0),
+        [Status::Success, Status::RemoteAccess, Status::Flushed]
+    );
     assert_eq!(network.nodes[1].failures, [(b, QpFailure::AccessViolation)]);
     assert_eq!(network.nodes[0].failures, [(a, QpFailure::Fatal)]);
 }
@@ -203,13 +277,25 @@ fn memory_that_cannot_be_read_fails_its_work_request_only() {
     let (other, _) = network.connected(0, 1);
     network.region(0, 1, 0, vec![1; 100_000], Visibility::Relaxed);
     network.region(1, 2, 0, vec![0; 100_000], Visibility::Relaxed);
-    let operation = Operation::Write { remote_addr: 0, rkey: 2 };
+    let operation = Operation::Write {
+        remote_addr: 0,
+        rkey: 2,
+    };
     network.submit(0, a, 0, operation, gather(1, 0, 100_000));
     network.submit(0, a, 1, operation, gather(1, 50_000, 100_000));
     network.submit(0, other, 0, operation, gather(1, 0, 100_000));
     assert!(network.run_until(1_000 * MS, |network| network.nodes[0].sends.len() == 3));
-    let of = |qp| network.nodes[0].sends.iter().filter(move |done| done.qp == qp).map(|done| done.status);
-    assert_eq!(of(a).collect::<Vec<_>>(), [Status::Success, Status::LocalProtection]);
+    let of = |qp| {
+        network.nodes[0]
+            .sends
+            .iter()
+            .filter(move |done| done.qp == qp)
+            .map(|done| done.status)
+    };
+    assert_eq!(
+        of(a).collect::<Vec<_>>(),
+        [Status::Success, Status::LocalProtection]
+    );
     assert_eq!(of(other).collect::<Vec<_>>(), [Status::Success]);
 }
 
@@ -221,15 +307,23 @@ fn the_error_state_flushes_and_tells() {
     network.submit(0, a, 1, Operation::Send, inline(b"no receive"));
     network.submit(1, b, 2, Operation::Send, inline(b"no receive"));
     let now = network.now;
-    let Node { endpoint, memory, .. } = &mut network.nodes[0];
+    let Node {
+        endpoint, memory, ..
+    } = &mut network.nodes[0];
     endpoint.fail_qp(now, a, memory);
     network.flush();
     assert_eq!(statuses(&network, 0)[1..], [Status::Flushed]);
     network.submit(0, a, 3, Operation::Send, inline(b"?"));
-    assert_eq!(statuses(&network, 0)[1..], [Status::Flushed, Status::Flushed]);
+    assert_eq!(
+        statuses(&network, 0)[1..],
+        [Status::Flushed, Status::Flushed]
+    );
     assert!(network.run_until(10 * MS, |network| network.nodes[1].sends.len() == 1));
     assert_eq!(statuses(&network, 1), [Status::RetryExceeded]);
-    assert!(network.nodes[0].failures.is_empty(), "the program did it itself");
+    assert!(
+        network.nodes[0].failures.is_empty(),
+        "the program did it itself"
+    );
 }
 
 #[test]
@@ -240,15 +334,37 @@ fn smaller_packets_follow_when_a_route_carries_less() {
     network.region(0, 1, 0, pattern(3, 100_000), Visibility::Relaxed);
     network.region(1, 2, 0, vec![0; 100_000], Visibility::Relaxed);
     network.weather.loss = 1.0;
-    network.submit(0, a, 1, Operation::Write { remote_addr: 0, rkey: 2 }, gather(1, 0, 100_000));
+    network.submit(
+        0,
+        a,
+        1,
+        Operation::Write {
+            remote_addr: 0,
+            rkey: 2,
+        },
+        gather(1, 0, 100_000),
+    );
     network.weather.loss = 0.0;
-    let route = network.nodes[0].endpoint.connections().next().unwrap().paths[0].route;
+    let route = network.nodes[0]
+        .endpoint
+        .connections()
+        .next()
+        .unwrap()
+        .paths[0]
+        .route;
     let now = network.now;
     network.nodes[0].endpoint.handle_too_large(now, route, 4160);
     network.sniffed = Some(Vec::new());
     assert!(network.run_until(1_000 * MS, |network| network.nodes[0].sends.len() == 2));
     assert_eq!(statuses(&network, 0)[1], Status::Success);
-    assert!(network.sniffed.as_ref().unwrap().iter().all(|packet| packet.len() < 4160));
+    assert!(
+        network
+            .sniffed
+            .as_ref()
+            .unwrap()
+            .iter()
+            .all(|packet| packet.len() < 4160)
+    );
     assert!(network.nodes[1].memory.regions[&2].bytes == network.nodes[0].memory.regions[&1].bytes);
 }
 
@@ -260,7 +376,9 @@ fn many_connects_and_disconnects_leave_nothing_behind(#[values(0.0, 0.1)] loss: 
         exchange(&mut network, (0, a), (1, b));
         let now = network.now;
         for (node, qp) in [(0, a), (1, b)] {
-            let Node { endpoint, memory, .. } = &mut network.nodes[node];
+            let Node {
+                endpoint, memory, ..
+            } = &mut network.nodes[node];
             endpoint.destroy_qp(now, qp, memory);
         }
     }

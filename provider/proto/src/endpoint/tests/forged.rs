@@ -26,14 +26,27 @@ fn with_write() -> (Network, QpId, QpId, Vec<u8>) {
     network.region(1, 2, 0, vec![0; 256], Visibility::Relaxed);
     network.run(10 * MS);
     network.sniffed = Some(Vec::new());
-    network.submit(0, a, 0, Operation::Write { remote_addr: 0, rkey: 2 }, gather(1, 0, 256));
+    network.submit(
+        0,
+        a,
+        0,
+        Operation::Write {
+            remote_addr: 0,
+            rkey: 2,
+        },
+        gather(1, 0, 256),
+    );
     assert!(network.run_until(10 * MS, |network| network.nodes[0].sends.len() == 1));
     let sniffed = network.sniffed.take().unwrap();
-    let is_write = |packet: &&Vec<u8>| {
-        matches!(Packet::parse(packet), Ok(Packet::Data { header, .. }) if header.opcode == Opcode::Write)
-    };
+    let is_write = |packet: &&Vec<u8>| matches!(Packet::parse(packet), Ok(Packet::Data { header, .. }) if header.opcode == Opcode::Write);
     let write = sniffed.iter().find(is_write).unwrap().clone();
-    network.nodes[1].memory.regions.get_mut(&2).unwrap().bytes.fill(0);
+    network.nodes[1]
+        .memory
+        .regions
+        .get_mut(&2)
+        .unwrap()
+        .bytes
+        .fill(0);
     (network, a, b, write)
 }
 
@@ -48,7 +61,10 @@ fn forge(packet: &[u8], change: impl FnOnce(&mut Base, &mut DataHeader)) -> Vec<
 }
 
 fn untouched(network: &Network) -> bool {
-    network.nodes[1].memory.regions[&2].bytes.iter().all(|byte| *byte == 0)
+    network.nodes[1].memory.regions[&2]
+        .bytes
+        .iter()
+        .all(|byte| *byte == 0)
 }
 
 #[test]
@@ -76,15 +92,29 @@ fn every_check_holds_a_forged_write_back() {
         })
     };
     let count = |network: &Network, name: &str| {
-        network.nodes[1].endpoint.counters().iter().find(|(other, _)| *other == name).unwrap().1
+        network.nodes[1]
+            .endpoint
+            .counters()
+            .iter()
+            .find(|(other, _)| *other == name)
+            .unwrap()
+            .1
     };
     let cases: [(&str, Change); 6] = [
-        ("dropped_unknown_connection", |base, _| base.connection.0 ^= 1),
+        ("dropped_unknown_connection", |base, _| {
+            base.connection.0 ^= 1
+        }),
         ("dropped_out_of_window", |base, _| base.psn = Psn(100_000)),
         ("dropped_out_of_window", |base, _| base.path = PathId(200)),
-        ("dropped_bad_token", |_, header| header.token = Token::truncate(header.token.get() ^ 1)),
-        ("dropped_unknown_qp", |_, header| header.qpn = Qpn::truncate(header.qpn.get() ^ 0x1000)),
-        ("dropped_unknown_qp", |_, header| header.qpn = Qpn::truncate(header.qpn.get() ^ (1 << 14))),
+        ("dropped_bad_token", |_, header| {
+            header.token = Token::truncate(header.token.get() ^ 1)
+        }),
+        ("dropped_unknown_qp", |_, header| {
+            header.qpn = Qpn::truncate(header.qpn.get() ^ 0x1000)
+        }),
+        ("dropped_unknown_qp", |_, header| {
+            header.qpn = Qpn::truncate(header.qpn.get() ^ (1 << 14))
+        }),
     ];
     for (at, (counter, change)) in cases.into_iter().enumerate() {
         let before = count(&network, counter);
@@ -135,15 +165,24 @@ fn resets_are_few_small_and_believed_from_the_peer_only() {
     let to = victim(&network);
     network.sniffed = Some(Vec::new());
     for _ in 0..1_000 {
-        let packet = forge(&write, |base, _| base.connection.0 = base.connection.0.wrapping_add(77));
+        let packet = forge(&write, |base, _| {
+            base.connection.0 = base.connection.0.wrapping_add(77)
+        });
         network.inject(attacker(ip(66, 0)), to, packet);
     }
     network.run(MS);
-    assert_eq!(network.nodes[1].endpoint.counters().resets_sent, 0, "a source port is deaf");
+    assert_eq!(
+        network.nodes[1].endpoint.counters().resets_sent,
+        0,
+        "a source port is deaf"
+    );
     network.sniffed = Some(Vec::new());
     for number in 0..5_000u32 {
-        let identity =
-            HelloIdentity { my_id: ConnectionId(number + 1), incarnation: Incarnation(1), echo: ConnectionId(number + 9) };
+        let identity = HelloIdentity {
+            my_id: ConnectionId(number + 1),
+            incarnation: Incarnation(1),
+            echo: ConnectionId(number + 9),
+        };
         let hello = Hello {
             identity,
             source_gid: Gid::from_ip(ip(66, 0)),
@@ -162,7 +201,10 @@ fn resets_are_few_small_and_believed_from_the_peer_only() {
     network.run(MS);
     let sent = network.nodes[1].endpoint.counters().resets_sent;
     assert!((1..=300).contains(&sent), "{sent}");
-    assert_eq!(network.sniffed.take().unwrap().last().unwrap().len(), RESET_PACKET_BYTES);
+    assert_eq!(
+        network.sniffed.take().unwrap().last().unwrap().len(),
+        RESET_PACKET_BYTES
+    );
     // One for the id that node 1 sends with, but not from node 0; one from node 0, but for another id.
     let (_, base) = Base::parse(&write).unwrap();
     let reset = |id: ConnectionId| {
@@ -174,7 +216,11 @@ fn resets_are_few_small_and_believed_from_the_peer_only() {
     };
     let node_0 = SocketAddr::new(network.nodes[0].addresses[0], network.nodes[0].port);
     network.inject(attacker(ip(66, 0)), node_0, reset(base.connection));
-    network.inject(attacker(ip(2, 0)), node_0, reset(ConnectionId(base.connection.0 ^ 1)));
+    network.inject(
+        attacker(ip(2, 0)),
+        node_0,
+        reset(ConnectionId(base.connection.0 ^ 1)),
+    );
     network.run(MS);
     assert_eq!(network.nodes[0].endpoint.counters().resets_received, 0);
     exchange(&mut network, (0, a), (1, b));
@@ -182,8 +228,17 @@ fn resets_are_few_small_and_believed_from_the_peer_only() {
     network.inject(attacker(ip(2, 0)), node_0, reset(base.connection));
     network.run(MS);
     assert_eq!(network.nodes[0].endpoint.counters().resets_received, 1);
-    network.submit(0, a, 9, Operation::Send, Payload::Inline(smallvec::smallvec![1]));
-    assert_eq!(network.nodes[0].sends.last().unwrap().status, Status::RetryExceeded);
+    network.submit(
+        0,
+        a,
+        9,
+        Operation::Send,
+        Payload::Inline(smallvec::smallvec![1]),
+    );
+    assert_eq!(
+        network.nodes[0].sends.last().unwrap().status,
+        Status::RetryExceeded
+    );
 }
 
 #[test]
@@ -224,7 +279,11 @@ fn strangers_allocate_nothing() {
     let to = victim(&network);
     for number in 0..1_000u32 {
         let hello = Hello {
-            identity: HelloIdentity { my_id: ConnectionId(7), incarnation: Incarnation(1), echo: ConnectionId(0) },
+            identity: HelloIdentity {
+                my_id: ConnectionId(7),
+                incarnation: Incarnation(1),
+                echo: ConnectionId(0),
+            },
             source_gid: Gid::from_ip(ip(number as u8, (number >> 8) as u8)),
             dest_gid: Gid::from_ip(ip(2, 0)),
             endpoint_port: PORT_BASE + 1,
@@ -236,7 +295,11 @@ fn strangers_allocate_nothing() {
         let mut builder = ControlBuilder::new(&mut packet);
         assert!(builder.push_hello(&hello));
         let length = builder.finish(&Base::default());
-        network.inject(attacker(ip(number as u8, (number >> 8) as u8)), to, packet[..length].to_vec());
+        network.inject(
+            attacker(ip(number as u8, (number >> 8) as u8)),
+            to,
+            packet[..length].to_vec(),
+        );
     }
     let carried = network.carried;
     network.run(100 * MS);

@@ -1,5 +1,6 @@
 //! Two or more endpoints joined by a small network in memory: set-up, transfers, failures, forged packets.
 
+mod chaos;
 mod failure;
 mod forged;
 mod network;

@@ -41,13 +41,23 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    fn range(&mut self, pd: PdId, key: u32, addr: u64, length: u64, access: Access) -> Result<&mut [u8], AccessDenied> {
+    fn range(
+        &mut self,
+        pd: PdId,
+        key: u32,
+        addr: u64,
+        length: u64,
+        access: Access,
+    ) -> Result<&mut [u8], AccessDenied> {
         let region = self.regions.get_mut(&key).ok_or(AccessDenied)?;
         let start = addr.checked_sub(region.addr).ok_or(AccessDenied)? as usize;
         if region.pd != pd || !region.access.allows(access) {
             return Err(AccessDenied);
         }
-        region.bytes.get_mut(start..start + length as usize).ok_or(AccessDenied)
+        region
+            .bytes
+            .get_mut(start..start + length as usize)
+            .ok_or(AccessDenied)
     }
 
     pub(super) fn read(&self, key: u32, addr: u64, length: u32) -> Option<&[u8]> {
@@ -71,11 +81,18 @@ impl Host for Memory {
     }
 
     fn place(&mut self, pd: PdId, key: u32, addr: u64, bytes: &[u8]) -> Result<(), AccessDenied> {
-        self.range(pd, key, addr, bytes.len() as u64, Access(0))?.copy_from_slice(bytes);
+        self.range(pd, key, addr, bytes.len() as u64, Access(0))?
+            .copy_from_slice(bytes);
         Ok(())
     }
 
-    fn atomic(&mut self, pd: PdId, rkey: u32, addr: u64, operation: AtomicOperation) -> Result<u64, AccessDenied> {
+    fn atomic(
+        &mut self,
+        pd: PdId,
+        rkey: u32,
+        addr: u64,
+        operation: AtomicOperation,
+    ) -> Result<u64, AccessDenied> {
         let place = self.range(pd, rkey, addr, 8, Access::REMOTE_ATOMIC)?;
         let before = u64::from_ne_bytes((&*place).try_into().map_err(|_| AccessDenied)?);
         let after = match operation {
@@ -92,7 +109,9 @@ impl Host for Memory {
     }
 
     fn receives_available(&mut self, queue: RqId) -> u32 {
-        self.receives.get(&queue).map_or(0, |queue| queue.len() as u32)
+        self.receives
+            .get(&queue)
+            .map_or(0, |queue| queue.len() as u32)
     }
 }
 
@@ -131,8 +150,14 @@ pub(super) struct Weather {
     pub ce: f64,
 }
 
-pub(super) const CALM: Weather =
-    Weather { loss: 0.0, duplicates: 0.0, delay_ns: 10_000, skew_ns: 0, icmp: false, ce: 0.0 };
+pub(super) const CALM: Weather = Weather {
+    loss: 0.0,
+    duplicates: 0.0,
+    delay_ns: 10_000,
+    skew_ns: 0,
+    icmp: false,
+    ce: 0.0,
+};
 
 pub(super) struct Network {
     pub now: Time,
@@ -157,7 +182,11 @@ pub(super) fn config(index: u16, addresses: &[IpAddr]) -> EndpointConfig {
         locals: addresses
             .iter()
             .enumerate()
-            .map(|(plane, ip)| LocalAddress { ip: *ip, scope_id: 0, plane: plane as u8 })
+            .map(|(plane, ip)| LocalAddress {
+                ip: *ip,
+                scope_id: 0,
+                plane: plane as u8,
+            })
             .collect(),
         source_slots: 16,
         payload_bytes: 4096,
@@ -198,7 +227,7 @@ impl Network {
         let node = Node {
             addresses: config.locals.iter().map(|local| local.ip).collect(),
             port: PORT_BASE + config.index,
-            source_base: SOURCE_PORTS + at as u16 * 1_000,
+            source_base: SOURCE_PORTS + at as u16 * 256,
             endpoint: Endpoint::new(config, seed, self.now),
             memory: Memory::default(),
             sends: Vec::new(),
@@ -223,21 +252,47 @@ impl Network {
 
     // ---- Programs ----
 
-    pub(super) fn region(&mut self, node: usize, key: u32, addr: u64, bytes: Vec<u8>, visibility: Visibility) {
-        let region = Region { pd: PdId(1), addr, bytes, access: ALL_RIGHTS, visibility };
+    pub(super) fn region(
+        &mut self,
+        node: usize,
+        key: u32,
+        addr: u64,
+        bytes: Vec<u8>,
+        visibility: Visibility,
+    ) {
+        let region = Region {
+            pd: PdId(1),
+            addr,
+            bytes,
+            access: ALL_RIGHTS,
+            visibility,
+        };
         self.nodes[node].memory.regions.insert(key, region);
     }
 
     pub(super) fn create(&mut self, node: usize) -> (QpId, Qpn) {
         let queue = RqId(self.rng.random());
-        let config = QpConfig { pd: PdId(1), receive_queue: queue, shared_receive_queue: false };
+        let config = QpConfig {
+            pd: PdId(1),
+            receive_queue: queue,
+            shared_receive_queue: false,
+        };
         let created = self.nodes[node].endpoint.create_qp(config).unwrap();
-        self.nodes[node].memory.receives.insert(queue, VecDeque::new());
+        self.nodes[node]
+            .memory
+            .receives
+            .insert(queue, VecDeque::new());
         created
     }
 
     pub(super) fn queue_of(&self, node: usize, qp: QpId) -> RqId {
-        self.nodes[node].endpoint.qps.get(qp).unwrap().config.receive_queue
+        self.nodes[node]
+            .endpoint
+            .qps
+            .get(qp)
+            .unwrap()
+            .config
+            .receive_queue
     }
 
     pub(super) fn connect(&mut self, node: usize, qp: QpId, peer: usize, dest_qpn: Qpn) {
@@ -251,13 +306,21 @@ impl Network {
             access: ALL_RIGHTS,
         };
         let now = self.now;
-        self.nodes[node].endpoint.connect_qp(now, qp, &params).unwrap();
+        self.nodes[node]
+            .endpoint
+            .connect_qp(now, qp, &params)
+            .unwrap();
         self.flush();
     }
 
     pub(super) fn enable(&mut self, node: usize, qp: QpId, timeout: u8, retry_count: u8) {
-        let params =
-            SendParams { sq_psn: 0, timeout, retry_count, rnr_retry: 7, max_rd_atomic: 16 };
+        let params = SendParams {
+            sq_psn: 0,
+            timeout,
+            retry_count,
+            rnr_retry: 7,
+            max_rd_atomic: 16,
+        };
         let now = self.now;
         self.nodes[node].endpoint.enable_send(now, qp, &params);
     }
@@ -273,13 +336,27 @@ impl Network {
         (qp_a, qp_b)
     }
 
-    pub(super) fn submit(&mut self, node: usize, qp: QpId, cookie: u64, operation: Operation, payload: Payload) {
+    pub(super) fn submit(
+        &mut self,
+        node: usize,
+        qp: QpId,
+        cookie: u64,
+        operation: Operation,
+        payload: Payload,
+    ) {
         let length = match &payload {
             Payload::Inline(bytes) => bytes.len() as u32,
             Payload::Gather(sges) => sges.iter().map(|sge| sge.length).sum(),
         };
-        let request =
-            SendRequest { cookie, operation, payload, length, fence: false, solicited: false, fault: None };
+        let request = SendRequest {
+            cookie,
+            operation,
+            payload,
+            length,
+            fence: false,
+            solicited: false,
+            fault: None,
+        };
         let now = self.now;
         self.nodes[node].endpoint.submit(now, qp, request);
         self.flush();
@@ -287,8 +364,13 @@ impl Network {
 
     pub(super) fn post_receive(&mut self, node: usize, qp: QpId, cookie: u64, sge: Sge) {
         let queue = self.queue_of(node, qp);
-        let Node { endpoint, memory, .. } = &mut self.nodes[node];
-        let receive = Receive { cookie, sges: SmallVec::from_slice(&[sge]) };
+        let Node {
+            endpoint, memory, ..
+        } = &mut self.nodes[node];
+        let receive = Receive {
+            cookie,
+            sges: SmallVec::from_slice(&[sge]),
+        };
         memory.receives.get_mut(&queue).unwrap().push_back(receive);
         if endpoint.wants_receive_notice(qp) {
             endpoint.receives_posted(self.now, qp, memory);
@@ -311,7 +393,9 @@ impl Network {
         let mut train = std::mem::take(&mut self.train);
         let mut sent = 0;
         loop {
-            let Node { endpoint, memory, .. } = &mut self.nodes[at];
+            let Node {
+                endpoint, memory, ..
+            } = &mut self.nodes[at];
             if !endpoint.poll_transmit(self.now, &mut train, memory) {
                 break;
             }
@@ -341,21 +425,33 @@ impl Network {
         let (to, last) = (train.route.destination, train.segments().len() - 1);
         let mut packets = Vec::new();
         for (number, segment) in train.segments().iter().enumerate() {
-            assert!(number == last || segment.length == train.segment_bytes(), "unequal segments");
-            assert!(segment.length <= train.segment_bytes(), "a last segment that is longer");
+            assert!(
+                number == last || segment.length == train.segment_bytes(),
+                "unequal segments"
+            );
+            assert!(
+                segment.length <= train.segment_bytes(),
+                "a last segment that is longer"
+            );
             let mut bytes = Vec::new();
             for piece in train.pieces(segment) {
                 match *piece {
-                    Piece::Bytes { start, length } => bytes.extend_from_slice(train.bytes(start, length)),
-                    Piece::Memory { key, addr, length } => match node.memory.read(key, addr, length) {
-                        Some(found) => bytes.extend_from_slice(found),
-                        None => {
-                            let owner = segment.owner.unwrap();
-                            let Node { endpoint, memory, .. } = &mut self.nodes[at];
-                            endpoint.handle_bad_memory(self.now, owner, memory);
-                            return;
+                    Piece::Bytes { start, length } => {
+                        bytes.extend_from_slice(train.bytes(start, length))
+                    }
+                    Piece::Memory { key, addr, length } => {
+                        match node.memory.read(key, addr, length) {
+                            Some(found) => bytes.extend_from_slice(found),
+                            None => {
+                                let owner = segment.owner.unwrap();
+                                let Node {
+                                    endpoint, memory, ..
+                                } = &mut self.nodes[at];
+                                endpoint.handle_bad_memory(self.now, owner, memory);
+                                return;
+                            }
                         }
-                    },
+                    }
                 }
             }
             assert_eq!(bytes.len(), segment.length as usize);
@@ -376,12 +472,27 @@ impl Network {
         if self.cut.contains(&from.ip()) || self.rng.random_bool(self.weather.loss) {
             return;
         }
-        let skew = if self.weather.skew_ns == 0 { 0 } else { u64::from(from.port()) * 7919 % self.weather.skew_ns };
+        let skew = if self.weather.skew_ns == 0 {
+            0
+        } else {
+            u64::from(from.port()) * 7919 % self.weather.skew_ns
+        };
         let at = self.now + self.weather.delay_ns + skew;
-        let copies = if self.rng.random_bool(self.weather.duplicates) { 2 } else { 1 };
+        let copies = if self.rng.random_bool(self.weather.duplicates) {
+            2
+        } else {
+            1
+        };
         for copy in 0..copies {
             self.sequence += 1;
-            self.deliveries.insert(self.sequence, Delivery { to, from, bytes: bytes.clone() });
+            self.deliveries.insert(
+                self.sequence,
+                Delivery {
+                    to,
+                    from,
+                    bytes: bytes.clone(),
+                },
+            );
             self.queue.push(Reverse((at + copy * 3_000, self.sequence)));
         }
     }
@@ -391,24 +502,43 @@ impl Network {
         let ce = self.rng.random_bool(self.weather.ce);
         // Source ports are deaf.
         let owner = |node: &&mut Node| node.addresses.contains(&to.ip()) && node.port == to.port();
-        let Some(node) = self.nodes.iter_mut().filter(|node| !node.dead).find(|node| owner(node)) else {
+        let Some(node) = self
+            .nodes
+            .iter_mut()
+            .filter(|node| !node.dead)
+            .find(|node| owner(node))
+        else {
             if self.weather.icmp {
                 self.unreachable(from, to);
             }
             return;
         };
-        let local = node.addresses.iter().position(|address| *address == to.ip()).unwrap();
-        let meta = RxMeta { local: LocalIndex(local as u8), source: from, ce };
-        node.endpoint.handle_datagram(self.now, &meta, &bytes, &mut node.memory);
+        let local = node
+            .addresses
+            .iter()
+            .position(|address| *address == to.ip())
+            .unwrap();
+        let meta = RxMeta {
+            local: LocalIndex(local as u8),
+            source: from,
+            ce,
+        };
+        node.endpoint
+            .handle_datagram(self.now, &meta, &bytes, &mut node.memory);
         node.endpoint.handle_batch_end(self.now, &mut node.memory);
     }
 
     fn unreachable(&mut self, from: SocketAddr, to: SocketAddr) {
         let now = self.now;
-        for node in self.nodes.iter_mut().filter(|node| node.addresses.contains(&from.ip()) && !node.dead) {
+        for node in self
+            .nodes
+            .iter_mut()
+            .filter(|node| node.addresses.contains(&from.ip()) && !node.dead)
+        {
             let slot = from.port().wrapping_sub(node.source_base);
             if slot < 256 {
-                node.endpoint.handle_unreachable(now, to, Some(SourceSlot(slot as u8)));
+                node.endpoint
+                    .handle_unreachable(now, to, Some(SourceSlot(slot as u8)));
             }
         }
     }
@@ -416,8 +546,18 @@ impl Network {
     /// The next thing that happens; false if nothing will.
     pub(super) fn step(&mut self, until: Time) -> bool {
         self.flush();
-        let timers = self.nodes.iter().filter(|node| !node.dead).filter_map(|node| node.endpoint.poll_timeout());
-        let next = self.queue.peek().map(|Reverse((at, _))| *at).into_iter().chain(timers).min();
+        let timers = self
+            .nodes
+            .iter()
+            .filter(|node| !node.dead)
+            .filter_map(|node| node.endpoint.poll_timeout());
+        let next = self
+            .queue
+            .peek()
+            .map(|Reverse((at, _))| *at)
+            .into_iter()
+            .chain(timers)
+            .min();
         let Some(next) = next.filter(|next| *next <= until) else {
             self.now = self.now.max(until);
             return false;
@@ -432,7 +572,11 @@ impl Network {
             self.deliver(delivery);
         }
         for node in self.nodes.iter_mut().filter(|node| !node.dead) {
-            if node.endpoint.poll_timeout().is_some_and(|at| at <= self.now) {
+            if node
+                .endpoint
+                .poll_timeout()
+                .is_some_and(|at| at <= self.now)
+            {
                 node.endpoint.handle_timeout(self.now, &mut node.memory);
             }
         }
@@ -464,7 +608,14 @@ impl Network {
 
 /// `length` bytes that differ from place to place.
 pub(super) fn pattern(seed: u8, length: usize) -> Vec<u8> {
-    (0..length).map(|at| (at as u8).wrapping_mul(31).wrapping_add((at >> 8) as u8).wrapping_add(seed)).collect()
+    (0..length)
+        .map(|at| {
+            (at as u8)
+                .wrapping_mul(31)
+                .wrapping_add((at >> 8) as u8)
+                .wrapping_add(seed)
+        })
+        .collect()
 }
 
 pub(super) fn gather(lkey: u32, addr: u64, length: u32) -> Payload {

@@ -8,14 +8,36 @@ use crate::types::*;
 use crate::wire::{Gid, Qpn};
 
 fn open_connections(network: &Network, node: usize) -> usize {
-    network.nodes[node].endpoint.connections().filter(|connection| connection.open).count()
+    network.nodes[node]
+        .endpoint
+        .connections()
+        .filter(|connection| connection.open)
+        .count()
 }
 
 /// Sends an inline message from `a` to a posted receive of `b` and waits for both completions.
 pub(super) fn exchange(network: &mut Network, a: (usize, QpId), b: (usize, QpId)) {
-    let (sends, receives) = (network.nodes[a.0].sends.len(), network.nodes[b.0].receives.len());
-    network.region(b.0, 900, 0x9000, vec![0; 64], crate::host::Visibility::Relaxed);
-    network.post_receive(b.0, b.1, 5, Sge { addr: 0x9000, length: 64, lkey: 900 });
+    let (sends, receives) = (
+        network.nodes[a.0].sends.len(),
+        network.nodes[b.0].receives.len(),
+    );
+    network.region(
+        b.0,
+        900,
+        0x9000,
+        vec![0; 64],
+        crate::host::Visibility::Relaxed,
+    );
+    network.post_receive(
+        b.0,
+        b.1,
+        5,
+        Sge {
+            addr: 0x9000,
+            length: 64,
+            lkey: 900,
+        },
+    );
     let payload = Payload::Inline(smallvec::SmallVec::from_slice(b"hello, peer"));
     network.submit(a.0, a.1, 7, Operation::Send, payload);
     let done = network.run_until(5_000 * MS, |network| {
@@ -24,8 +46,14 @@ pub(super) fn exchange(network: &mut Network, a: (usize, QpId), b: (usize, QpId)
     assert!(done, "no completion");
     assert_eq!(network.nodes[a.0].sends[sends].status, Status::Success);
     let receive = &network.nodes[b.0].receives[receives];
-    assert_eq!((receive.cookie, receive.byte_length, receive.qp), (5, 11, b.1));
-    assert_eq!(network.nodes[b.0].memory.read(900, 0x9000, 11).unwrap(), b"hello, peer");
+    assert_eq!(
+        (receive.cookie, receive.byte_length, receive.qp),
+        (5, 11, b.1)
+    );
+    assert_eq!(
+        network.nodes[b.0].memory.read(900, 0x9000, 11).unwrap(),
+        b"hello, peer"
+    );
 }
 
 #[test]
@@ -41,7 +69,11 @@ fn one_after_the_other() {
     network.enable(0, qp_a, 14, 7);
     network.enable(1, qp_b, 14, 7);
     exchange(&mut network, (1, qp_b), (0, qp_a));
-    assert!(network.now.since_ns(start) < 5 * MS, "{}", network.now.since_ns(start));
+    assert!(
+        network.now.since_ns(start) < 5 * MS,
+        "{}",
+        network.now.since_ns(start)
+    );
     exchange(&mut network, (0, qp_a), (1, qp_b));
 }
 
@@ -53,7 +85,10 @@ fn at_the_same_time_within_a_few_round_trips() {
     exchange(&mut network, (0, qp_a), (1, qp_b));
     let took = network.now.since_ns(start);
     assert!(took <= 12 * CALM.delay_ns, "{took}");
-    assert_eq!((open_connections(&network, 0), open_connections(&network, 1)), (1, 1));
+    assert_eq!(
+        (open_connections(&network, 0), open_connections(&network, 1)),
+        (1, 1)
+    );
 }
 
 #[rstest]
@@ -110,11 +145,26 @@ fn what_is_posted_before_the_peer_is_there_goes_when_it_is() {
     let (qp_b, qpn_b) = network.create(1);
     network.connect(0, qp_a, 1, qpn_b);
     network.enable(0, qp_a, 18, 7);
-    network.submit(0, qp_a, 1, Operation::Send, Payload::Inline(smallvec::SmallVec::from_slice(b"early")));
+    network.submit(
+        0,
+        qp_a,
+        1,
+        Operation::Send,
+        Payload::Inline(smallvec::SmallVec::from_slice(b"early")),
+    );
     network.run(500 * MS);
     assert!(network.nodes[0].sends.is_empty());
     network.region(1, 1, 0, vec![0; 64], crate::host::Visibility::Relaxed);
-    network.post_receive(1, qp_b, 2, Sge { addr: 0, length: 64, lkey: 1 });
+    network.post_receive(
+        1,
+        qp_b,
+        2,
+        Sge {
+            addr: 0,
+            length: 64,
+            lkey: 1,
+        },
+    );
     network.connect(1, qp_b, 0, qpn_a);
     assert!(network.run_until(5 * MS, |network| !network.nodes[1].receives.is_empty()));
     assert_eq!(network.nodes[1].established, [qp_b], "it is not in RTS yet");
@@ -127,11 +177,14 @@ fn a_queue_pair_after_reset_begins_anew() {
     exchange(&mut network, (0, qp_a), (1, qp_b));
     let now = network.now;
     for (node, qp) in [(0, qp_a), (1, qp_b)] {
-        let Node { endpoint, memory, .. } = &mut network.nodes[node];
+        let Node {
+            endpoint, memory, ..
+        } = &mut network.nodes[node];
         endpoint.reset_qp(now, qp, memory);
     }
     network.run(10 * MS);
-    let qpns = [(0, qp_a), (1, qp_b)].map(|(node, qp)| network.nodes[node].endpoint.qps.get(qp).unwrap().qpn);
+    let qpns = [(0, qp_a), (1, qp_b)]
+        .map(|(node, qp)| network.nodes[node].endpoint.qps.get(qp).unwrap().qpn);
     network.connect(0, qp_a, 1, qpns[1]);
     network.connect(1, qp_b, 0, qpns[0]);
     network.enable(0, qp_a, 14, 7);
@@ -145,8 +198,18 @@ fn a_queue_pair_after_reset_begins_anew() {
 #[case(Gid::from_ip(ip(9, 9)), Gid::from_ip(ip(2, 0)), 2 << 14 | 5, ConnectError::UnknownSourceGid)]
 #[case(Gid::from_ip(ip(1, 0)), Gid::default(), 2 << 14 | 5, ConnectError::UnroutableDestination)]
 #[case(Gid::from_ip(ip(1, 0)), Gid::from_ipv6(std::net::Ipv6Addr::LOCALHOST), 2 << 14 | 5, ConnectError::UnroutableDestination)]
-#[case(Gid::from_ip(ip(1, 0)), Gid::from_ip(ip(2, 0)), 0, ConnectError::InvalidDestinationQpn)]
-#[case(Gid::from_ip(ip(1, 0)), Gid::from_ip(ip(2, 0)), 0xff_ffff, ConnectError::InvalidDestinationQpn)]
+#[case(
+    Gid::from_ip(ip(1, 0)),
+    Gid::from_ip(ip(2, 0)),
+    0,
+    ConnectError::InvalidDestinationQpn
+)]
+#[case(
+    Gid::from_ip(ip(1, 0)),
+    Gid::from_ip(ip(2, 0)),
+    0xff_ffff,
+    ConnectError::InvalidDestinationQpn
+)]
 fn what_cannot_be_is_refused_at_once(
     #[case] source_gid: Gid,
     #[case] dest_gid: Gid,
@@ -165,7 +228,10 @@ fn what_cannot_be_is_refused_at_once(
         access: ALL_RIGHTS,
     };
     let now = network.now;
-    assert_eq!(network.nodes[0].endpoint.connect_qp(now, qp, &params), Err(error));
+    assert_eq!(
+        network.nodes[0].endpoint.connect_qp(now, qp, &params),
+        Err(error)
+    );
     assert!(network.nodes[0].endpoint.connections().next().is_none());
     assert_eq!(network.nodes[0].endpoint.poll_timeout(), None);
 }
@@ -178,6 +244,11 @@ fn an_idle_endpoint_has_nothing_to_do() {
     network.run(1_000 * MS);
     for node in &network.nodes {
         assert!(!node.endpoint.outstanding());
-        assert_eq!(node.endpoint.poll_timeout(), None, "{node:?}", node = node.endpoint);
+        assert_eq!(
+            node.endpoint.poll_timeout(),
+            None,
+            "{node:?}",
+            node = node.endpoint
+        );
     }
 }

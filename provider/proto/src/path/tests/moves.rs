@@ -215,3 +215,35 @@ fn what_leaves_by_another_route_proves_nothing() {
         assert_eq!(pair.ack().lost, 0);
     }
 }
+
+#[test]
+fn a_packet_sent_twice_does_not_say_which_of_both_arrived() {
+    let mut pair = Pair::warmed_up();
+    let flights = pair.send_many(2);
+    while pair.time_out() != PathAction::Rto {}
+    assert_eq!(pair.repair()[0].psn, flights[0].psn);
+    pair.tx.move_to(pair.now);
+    // The first transmission of the first packet arrives: the second packet may be right behind it.
+    pair.deliver(flights[0]);
+    let outcome = pair.ack();
+    assert_eq!((outcome.acked_packets, outcome.lost), (1, 0));
+    pair.deliver(flights[1]);
+    pair.ack();
+    pair.assert_done();
+}
+
+#[test]
+fn an_answer_by_the_old_route_does_not_end_the_rest_on_the_new_one() {
+    let mut pair = Pair::warmed_up();
+    let flights = pair.send_many(2);
+    while pair.time_out() != PathAction::MoveAndProbe {}
+    pair.tx.move_to(pair.now);
+    let probe = pair.send_bare(Bare::Probe);
+    pair.deliver(flights[0]);
+    let outcome = pair.ack();
+    assert!(outcome.news && !outcome.route_works && !outcome.woke);
+    assert!(pair.tx.is_resting() && pair.tx.last_ack_time().is_none());
+    pair.deliver(probe);
+    assert!(pair.ack().woke);
+    assert_eq!(pair.tx.last_ack_time(), Some(pair.now));
+}
