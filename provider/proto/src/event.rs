@@ -70,7 +70,15 @@ pub enum Event {
     ReceiveDone(ReceiveDone),
     /// The queue pair is in the error state now: all its send work requests were completed before this event, and the
     /// receives that messages had bound too; the host flushes the receives that are still posted.
-    QpFailed { qp: QpId, failure: QpFailure },
+    QpFailed {
+        /// Queue pair.
+        qp: QpId,
+        /// Why.
+        failure: QpFailure,
+    },
     /// First packet of the peer arrived while in RTR (IBV_EVENT_COMM_EST).
-    Established { qp: QpId },
+    Established {
+        /// Queue pair.
+        qp: QpId,
+    },
 }

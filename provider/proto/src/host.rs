@@ -20,9 +20,17 @@ pub struct AccessDenied;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AtomicOperation {
     /// Swap if equal.
-    CompareSwap { compare: u64, swap: u64 },
+    CompareSwap {
+        /// Value to compare with.
+        compare: u64,
+        /// Value to store if equal.
+        swap: u64,
+    },
     /// Add, wrapping.
-    FetchAdd { add: u64 },
+    FetchAdd {
+        /// Value to add.
+        add: u64,
+    },
 }
 
 /// The host's memory and receive queues.

@@ -11,9 +11,21 @@ use crate::wire::Msn;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Piece {
     /// In the train's own buffer: headers, control packets, inline data, padding.
-    Bytes { start: u32, length: u32 },
+    Bytes {
+        /// First byte.
+        start: u32,
+        /// Bytes.
+        length: u32,
+    },
     /// In registered memory of the host: `addr` in the address space of region `key`.
-    Memory { key: u32, addr: u64, length: u32 },
+    Memory {
+        /// Key of the region.
+        key: u32,
+        /// Address in the region's address space.
+        addr: u64,
+        /// Bytes.
+        length: u32,
+    },
 }
 
 /// Whose memory a packet carries: told back when the host cannot read it.

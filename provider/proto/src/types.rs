@@ -150,15 +150,48 @@ pub enum Operation {
     /// IBV_WR_SEND_WITH_INV
     SendInv(u32),
     /// IBV_WR_RDMA_WRITE
-    Write { remote_addr: u64, rkey: u32 },
+    Write {
+        /// Address in the remote region.
+        remote_addr: u64,
+        /// Key of the remote region.
+        rkey: u32,
+    },
     /// IBV_WR_RDMA_WRITE_WITH_IMM
-    WriteImm { remote_addr: u64, rkey: u32, imm: [u8; 4] },
+    WriteImm {
+        /// Address in the remote region.
+        remote_addr: u64,
+        /// Key of the remote region.
+        rkey: u32,
+        /// The immediate, as the program gave it.
+        imm: [u8; 4],
+    },
     /// IBV_WR_RDMA_READ
-    Read { remote_addr: u64, rkey: u32 },
+    Read {
+        /// Address in the remote region.
+        remote_addr: u64,
+        /// Key of the remote region.
+        rkey: u32,
+    },
     /// IBV_WR_ATOMIC_CMP_AND_SWP
-    CompareSwap { remote_addr: u64, rkey: u32, compare: u64, swap: u64 },
+    CompareSwap {
+        /// Address in the remote region.
+        remote_addr: u64,
+        /// Key of the remote region.
+        rkey: u32,
+        /// Value to compare with.
+        compare: u64,
+        /// Value to store if equal.
+        swap: u64,
+    },
     /// IBV_WR_ATOMIC_FETCH_AND_ADD
-    FetchAdd { remote_addr: u64, rkey: u32, add: u64 },
+    FetchAdd {
+        /// Address in the remote region.
+        remote_addr: u64,
+        /// Key of the remote region.
+        rkey: u32,
+        /// Value to add.
+        add: u64,
+    },
 }
 
 /// A send work request as the core takes it over. Work requests of a queue pair complete in the order

@@ -562,14 +562,6 @@ static void run(void)
 	}
 }
 
-static void *memory(uint64_t n)
-{
-	void *p = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-
-	CHECK(p != MAP_FAILED, "%lu bytes of memory: %m", n);
-	return p;
-}
-
 /* Odd queue pairs use their own addresses (iova) and strict ordering, even ones virtual addresses and relaxed. */
 static struct ibv_mr *reg(struct ibv_pd *pd, int q, void *p, uint64_t n, uint64_t *base)
 {
@@ -585,12 +577,9 @@ static struct ibv_mr *reg(struct ibv_pd *pd, int q, void *p, uint64_t n, uint64_
 static void create(struct ibv_pd *pd, int q)
 {
 	struct qp *x = &qps[q];
-	struct ibv_qp_init_attr a = { .send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC,
-		.cap = { .max_send_wr = SEND_WR, .max_recv_wr = RECV_WR, .max_send_sge = MAX_SGE, .max_recv_sge = MAX_SGE, .max_inline_data = INLINE_MAX } };
 
-	x->qp = ibv_create_qp(pd, &a);
-	CHECK(x->qp, "ibv_create_qp: %m");
-	CHECK(a.cap.max_inline_data >= INLINE_MAX && a.cap.max_send_wr >= SEND_WR, "granted less than asked for");
+	x->qp = qp_create(pd, cq, (struct ibv_qp_cap){ .max_send_wr = SEND_WR, .max_recv_wr = RECV_WR, .max_send_sge = MAX_SGE,
+		.max_recv_sge = MAX_SGE, .max_inline_data = INLINE_MAX }, false);
 	x->send_buffer = memory(buffer_bytes + 4096);
 	x->target_buffer = memory(buffer_bytes + 4096);
 	x->read_buffer = memory(2 * READ_SOURCE);	/* what we serve, and what the peer serves, to compare with */

@@ -199,11 +199,11 @@ static void register_all(void)
 	expected = malloc(max_bytes + 1);
 	for (int i = 0; i < comms; i++) {
 		if (sends) {
-			send_buffer[i] = mmap(NULL, max_bytes + 1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+			send_buffer[i] = memory(max_bytes + 1);
 			CALL(net->reg_mr(send_comm[i], send_buffer[i], max_bytes + 1, 1, &send_mr[i]));
 		}
 		if (receives) {
-			recv_buffer[i] = mmap(NULL, max_bytes + 1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+			recv_buffer[i] = memory(max_bytes + 1);
 			CALL(net->reg_mr(recv_comm[i], recv_buffer[i], max_bytes + 1, 1, &recv_mr[i]));
 		}
 	}

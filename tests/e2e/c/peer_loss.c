@@ -25,31 +25,34 @@ struct hello { struct qp_address busy, quiet; uint64_t addr; uint32_t rkey; int3
 
 static struct ibv_qp *create(void)
 {
-	struct ibv_qp_init_attr a = { .send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC, .sq_sig_all = 1,
-		.cap = { .max_send_wr = DEPTH, .max_recv_wr = DEPTH, .max_send_sge = 1, .max_recv_sge = 1 } };
-	struct ibv_qp *qp = ibv_create_qp(pd, &a);
+	struct ibv_qp *qp = qp_create(pd, cq, (struct ibv_qp_cap){ .max_send_wr = DEPTH, .max_recv_wr = DEPTH, .max_send_sge = 1,
+		.max_recv_sge = 1 }, true);
 
-	CHECK(qp, "ibv_create_qp: %m");
 	qp_init(qp);
 	return qp;
 }
 
-static void post_receive(struct ibv_qp *qp, uint64_t id)
+static void close_all(void)
 {
-	struct ibv_sge sge = { .addr = (uintptr_t)buffer, .length = BYTES, .lkey = mr->lkey };
-	struct ibv_recv_wr wr = { .wr_id = id, .sg_list = &sge, .num_sge = 1 }, *bad;
-	int e = ibv_post_recv(qp, &wr, &bad);
+	CHECK(!ibv_destroy_qp(busy) && !ibv_destroy_qp(quiet), "ibv_destroy_qp");
+	CHECK(!ibv_dereg_mr(mr) && !ibv_destroy_cq(cq) && !ibv_dealloc_pd(pd) && !ibv_close_device(context), "clean-up");
+}
 
-	CHECK(!e, "ibv_post_recv: %s", strerror(e));
+static struct ibv_sge whole_buffer(void)
+{
+	return (struct ibv_sge){ .addr = (uintptr_t)buffer, .length = BYTES, .lkey = mr->lkey };
 }
 
 static int post_write(const struct hello *peer, uint64_t id)
 {
-	struct ibv_sge sge = { .addr = (uintptr_t)buffer, .length = BYTES, .lkey = mr->lkey };
-	struct ibv_send_wr wr = { .wr_id = id, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE,
-		.wr.rdma = { .remote_addr = peer->addr, .rkey = peer->rkey } }, *bad;
+	return post_request(busy, &(struct request){ .id = id, .opcode = IBV_WR_RDMA_WRITE, .local = whole_buffer(),
+		.remote = peer->addr, .rkey = peer->rkey });
+}
 
-	return ibv_post_send(busy, &wr, &bad);
+static void post_quiet_receives(void)
+{
+	for (int i = 0; i < 4; i++)
+		CHECK(!post_receive(quiet, 1000 + i, whole_buffer()), "ibv_post_recv");
 }
 
 static struct hello set_up(int tcp)
@@ -59,8 +62,7 @@ static struct hello set_up(int tcp)
 
 	tcp_write(tcp, &mine, sizeof mine);
 	tcp_read(tcp, &peer, sizeof peer);
-	for (int i = 0; i < 4; i++)
-		post_receive(quiet, 1000 + i);
+	post_quiet_receives();
 	qp_connect(busy, &mine.busy, &peer.busy, &options);
 	qp_connect(quiet, &mine.quiet, &peer.quiet, &options);
 	return peer;
@@ -75,8 +77,7 @@ static void serve(const char *port)
 	tcp_write(tcp, "r", 1);
 	/* also the answer "no process there": told to leave before anything was sent */
 	tcp_read(tcp, &c, 1);
-	CHECK(!ibv_destroy_qp(busy) && !ibv_destroy_qp(quiet), "ibv_destroy_qp");
-	CHECK(!ibv_dereg_mr(mr) && !ibv_destroy_cq(cq) && !ibv_dealloc_pd(pd) && !ibv_close_device(context), "clean-up");
+	close_all();
 	tcp_write(tcp, "l", 1);
 }
 
@@ -126,31 +127,23 @@ static double expect_failure(uint64_t done, uint64_t posted, double from, double
 
 static void expect_event(double from, double bound)
 {
-	struct pollfd p = { .fd = context->async_fd, .events = POLLIN };
 	struct ibv_async_event e;
 
-	CHECK(poll(&p, 1, (int)((bound - (now_s() - from)) * 1e3) + 1) == 1, "no asynchronous event within %.3f s", bound);
-	CHECK(!ibv_get_async_event(context, &e), "ibv_get_async_event: %m");
+	CHECK(take_async_event(context, bound - (now_s() - from), &e), "no asynchronous event within %.3f s", bound);
 	CHECK(e.event_type == IBV_EVENT_QP_FATAL && e.element.qp == busy, "asynchronous event %s", ibv_event_type_str(e.event_type));
-	ibv_ack_async_event(&e);
 }
 
 static void expect_aftermath(const struct hello *peer)
 {
-	struct ibv_qp_attr a;
-	struct ibv_qp_init_attr ia;
 	struct ibv_wc wc;
-	double end = now_s() + 0.2;
 
-	CHECK(!ibv_query_qp(busy, &a, IBV_QP_STATE, &ia) && a.qp_state == IBV_QPS_ERR, "state %d after the loss", a.qp_state);
+	CHECK(qp_state(busy) == IBV_QPS_ERR, "state %d after the loss", qp_state(busy));
 	CHECK(!post_write(peer, 77), "posting to a queue pair in ERR");
-	while (!ibv_poll_cq(cq, 1, &wc))
-		CHECK(now_s() < end, "a request posted in ERR is not flushed");
+	CHECK(poll_for(cq, &wc, 1, 0.2) == 1, "a request posted in ERR is not flushed");
 	CHECK(wc.status == IBV_WC_WR_FLUSH_ERR && wc.wr_id == 77, "status %s of a request posted in ERR", ibv_wc_status_str(wc.status));
-	CHECK(!ibv_query_qp(quiet, &a, IBV_QP_STATE, &ia) && a.qp_state == IBV_QPS_RTS, "state %d of the queue pair without sends", a.qp_state);
+	CHECK(qp_state(quiet) == IBV_QPS_RTS, "state %d of the queue pair without sends", qp_state(quiet));
 	CHECK(!ibv_poll_cq(cq, 1, &wc), "completion %s of the queue pair without sends", ibv_wc_status_str(wc.status));
-	CHECK(!ibv_destroy_qp(busy) && !ibv_destroy_qp(quiet), "ibv_destroy_qp");
-	CHECK(!ibv_dereg_mr(mr) && !ibv_destroy_cq(cq) && !ibv_dealloc_pd(pd) && !ibv_close_device(context), "clean-up");
+	close_all();
 }
 
 static void survive(const char *server, const char *port, const char *mode)
@@ -167,8 +160,7 @@ static void survive(const char *server, const char *port, const char *mode)
 		tcp_write(tcp, &mine, sizeof mine);
 		/* another endpoint index of the same host: nobody listens there */
 		peer.busy.qpn = (peer.busy.qpn + (77 << ENDPOINT_SHIFT)) & 0xffffff;
-		for (int i = 0; i < 4; i++)
-			post_receive(quiet, 1000 + i);
+		post_quiet_receives();
 		qp_connect(busy, &mine.busy, &peer.busy, &options);
 		qp_connect(quiet, &mine.quiet, &peer.busy, &options);
 		lost = now_s();
@@ -213,7 +205,7 @@ int main(int argc, char **argv)
 	context = open_named(device);
 	CHECK((pd = ibv_alloc_pd(context)), "ibv_alloc_pd: %m");
 	CHECK((cq = ibv_create_cq(context, 4 * DEPTH, NULL, NULL, 0)), "ibv_create_cq: %m");
-	CHECK((buffer = aligned_alloc(4096, BYTES)), "memory");
+	buffer = memory(BYTES);
 	memset(buffer, 0x5a, BYTES);
 	mr = ibv_reg_mr(pd, buffer, BYTES, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
 	CHECK(mr, "ibv_reg_mr: %m");

@@ -213,10 +213,11 @@ impl Network {
         self.dark.push(darkness);
     }
 
-    /// Bytes that a node has handed to its links and that have not left.
+    /// Bytes that a node has handed to its links and that have not left, per link.
     pub fn backlog_bytes(&self, node: NodeId, now: Time) -> u64 {
         let rate = self.config.link_bits_per_s;
-        (0..self.config.planes).map(|plane| self.links[self.line(node, plane)].backlog_bytes(now, rate)).max().unwrap_or(0)
+        let of_plane = |plane| self.links[self.line(node, plane)].backlog_bytes(now, rate);
+        (0..self.config.planes).map(of_plane).sum::<u64>() / u64::from(self.config.planes)
     }
 
     fn line(&self, node: NodeId, plane: u8) -> usize {

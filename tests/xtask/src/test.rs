@@ -38,7 +38,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
 pub fn run_with_lints(arguments: &Arguments) -> Result<ExitCode> {
     let mut report = Report::default();
     report.part("format", |part| {
-        part.check("fmt", &["fmt", "--all", "--check"], &[])
+        part.check("fmt", &["fmt", "--all", "--check", "--", "-l"], &[])
     })?;
     report.part("lints", |part| {
         let clippy = [

@@ -366,6 +366,7 @@ impl Connection {
         let Some(life) = cx.qps.life_mut(id) else {
             return;
         };
+        life.responder.drop_responses();
         if matches!(life.phase, Phase::PeerGone | Phase::Failed) {
             return;
         }

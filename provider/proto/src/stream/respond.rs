@@ -335,4 +335,9 @@ impl Responder {
     pub fn has_responses(&self) -> bool {
         !self.responses.queue.is_empty()
     }
+
+    /// The peer is gone: nobody waits for answers any more.
+    pub fn drop_responses(&mut self) {
+        self.responses.clear();
+    }
 }

@@ -98,10 +98,12 @@ impl Ledger {
 
     fn check_in_place(&mut self, now: Time, look: &Look<'_>, id: AgentId, index: usize, message: &Message) {
         let submitted = &self.agents[id.0].submitted[index];
+        // A program that is gone reports nothing, although its endpoint may have gone on for a moment.
+        let heard = submitted.received || self.agents[id.0].peer.is_none_or(|peer| self.agents[peer.0].dead);
         let describe = || format!("{id}: request {index} ({:?} of {} bytes) succeeds", message.kind, message.length);
         let problem = match message.kind {
             Kind::Write if !submitted.placed.covers(message.length) => Some("but is not in place"),
-            kind if kind.consumes() && !submitted.received => Some("but the peer has not reported it"),
+            kind if kind.consumes() && !heard => Some("but the peer has not reported it"),
             Kind::Read if !look.holds(&message.landing, message.content.bytes(0, message.length)) => {
                 Some("but its bytes are not there")
             }

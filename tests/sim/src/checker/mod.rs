@@ -149,8 +149,10 @@ pub struct Agent {
     ended: bool,
     /// It exists no more: nothing may be reported of it.
     gone: bool,
-    /// Its node died or was restarted: it reports nothing.
+    /// Its process is gone, or about to be: it reports nothing.
     dead: bool,
+    /// And so is its memory.
+    memory_gone: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -248,6 +250,7 @@ impl Ledger {
             ended: false,
             gone: false,
             dead: false,
+            memory_gone: false,
         });
         id
     }
@@ -289,7 +292,7 @@ impl Ledger {
         }
         self.open_windows(node, &message.landing, Target::Landing { agent: id, index });
         // Nothing may ever be written for a peer whose memory is gone.
-        let peer = peer.filter(|peer| !self.agents[peer.0].dead);
+        let peer = peer.filter(|peer| !self.agents[peer.0].memory_gone);
         if let (Some(target), Some(peer)) = (message.target, peer) {
             let peer_node = self.agents[peer.0].node;
             self.open_windows(peer_node, &[target], Target::Write { agent: id, index });
@@ -317,6 +320,9 @@ impl Ledger {
     /// peers have outstanding fails.
     pub fn kill(&mut self, node: NodeId, abrupt: bool, keep_memory: bool) {
         for at in 0..self.agents.len() {
+            if self.agents[at].node == node && !keep_memory {
+                self.agents[at].memory_gone = true;
+            }
             if self.agents[at].node == node && !self.agents[at].dead {
                 self.agents[at].dead = true;
                 self.by_qp.remove(&(node, self.agents[at].qp));

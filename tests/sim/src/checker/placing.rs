@@ -8,6 +8,9 @@ use crate::{AgentId, NodeId};
 
 /// Where two equally long runs of bytes differ first, and how.
 fn difference(wanted: &[u8], found: &[u8]) -> Option<String> {
+    if wanted == found {
+        return None;
+    }
     let at = (0..wanted.len()).find(|at| wanted[*at] != found[*at])?;
     let show = |bytes: &[u8]| format!("{:02x?}", &bytes[at..bytes.len().min(at + 8)]);
     Some(format!("from byte {at} of these on {} instead of {}", show(found), show(wanted)))
