@@ -12,6 +12,8 @@ use super::core::{Caller, Core, Turn};
 use super::presence::POLL_GAP_NS;
 use metaroce_proto::types::Time;
 use metaroce_udp::{Poller, prepare_background_thread};
+use parking_lot::MutexGuard;
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -20,6 +22,9 @@ use std::time::Duration;
 const WATCH_BUSY: Duration = Duration::from_micros(100);
 /// The same while nothing is.
 const WATCH_IDLE: Duration = Duration::from_millis(1);
+/// Looks in a row that may find the application posting and not polling, before this thread serves: posting a long list
+/// takes its time, but somebody must receive.
+const MISSED_POLLS: u32 = 4;
 /// While something is outstanding the thread looks at the core's timers this often at least: a post that brings the next
 /// timeout forward then need not wake it.
 pub(super) const SERVE_AT_MOST_NS: u64 = 1_000_000;
@@ -28,6 +33,8 @@ const STREAM_BYTES: usize = 32 << 10;
 /// … and the next packets are let to gather so long, instead of being woken for each: waking a sleeping processor costs
 /// the *sender* some 10 µs. It gained a quarter of throughput.
 const STREAM_NAP: Duration = Duration::from_micros(50);
+/// Pause while another thread is at work, which does what there is to do.
+const BUSY_NAP: Duration = Duration::from_micros(20);
 /// Timer slack: the kernel's default of 50 µs would spoil the times above.
 const TIMER_SLACK_NS: u64 = 1_000;
 /// `Inner::sleep_until_ns` when the thread is awake, or wakes by itself soon enough.
@@ -36,7 +43,11 @@ pub(super) const AWAKE: u64 = 0;
 /// Runs until the engine stops.
 pub(super) fn run(inner: &Arc<Inner>, poller: &Poller) {
     prepare_background_thread(TIMER_SLACK_NS);
-    let thread = Background { inner, poller };
+    let thread = Background {
+        inner,
+        poller,
+        missed_polls: Cell::new(0),
+    };
     while !inner.stop.load(Ordering::Acquire) {
         if inner.presence.is_watching() {
             thread.watch();
@@ -49,6 +60,8 @@ pub(super) fn run(inner: &Arc<Inner>, poller: &Poller) {
 struct Background<'a> {
     inner: &'a Arc<Inner>,
     poller: &'a Poller,
+    /// Looks in a row that saw the application post and not poll.
+    missed_polls: Cell<u32>,
 }
 
 impl Background<'_> {
@@ -58,22 +71,51 @@ impl Background<'_> {
         let polls = inner.presence.polls();
         let now = inner.clock.now();
         // Whoever holds the lock is at work on it.
-        let busy = inner.gate.try_enter().is_none_or(|core| core.busy(now));
-        inner.waker.wait(if busy { WATCH_BUSY } else { WATCH_IDLE });
-        if inner.presence.polls() == polls {
-            let mut core = inner.gate.enter();
-            core.streak.missed(inner.clock.now());
+        let busy = inner.gate.try_enter().is_none_or(|core| {
+            let busy = core.busy(now);
             inner.leave(core);
+            busy
+        });
+        inner.waker.wait(if busy { WATCH_BUSY } else { WATCH_IDLE });
+        if inner.presence.was_armed() {
             inner.presence.serve();
-        } else if inner.presence.was_armed() || inner.gate.has_left() {
+        } else if inner.gate.has_left() {
+            // Whoever holds the lock will look at the door; if nobody does, leaving serves it.
+            if let Some(core) = inner.gate.try_enter() {
+                inner.leave(core);
+            }
+        } else if inner.presence.polls() != polls {
+            self.missed_polls.set(0);
+        } else if let Some(core) = inner.gate.try_enter() {
+            self.miss_poll(core);
+        }
+        // Else the application is inside a call, which may take longer than we slept.
+    }
+
+    /// No poll came while this thread slept, and nobody is inside the engine.
+    fn miss_poll(&self, mut core: MutexGuard<'_, Core>) {
+        let inner = self.inner;
+        let now = inner.clock.now();
+        let missed = self.missed_polls.get() + 1;
+        let posts = inner
+            .presence
+            .called_within(now, WATCH_BUSY.as_nanos() as u64);
+        let serve = !posts || missed >= MISSED_POLLS;
+        self.missed_polls.set(if serve { 0 } else { missed });
+        if serve {
+            core.streak.missed(now);
             inner.presence.serve();
         }
+        inner.leave(core);
     }
 
     /// One turn, then sleep until there is something to do.
     fn serve(&self) {
         let inner = self.inner;
-        let (turn, timeout) = self.turn();
+        let Some((turn, timeout)) = self.turn() else {
+            inner.waker.wait(BUSY_NAP);
+            return;
+        };
         if turn.more || inner.stop.load(Ordering::Acquire) {
             return;
         }
@@ -90,9 +132,12 @@ impl Background<'_> {
 
     /// A turn, and how long to sleep after it. The time of waking is published *before* the lock is released, so that
     /// whoever takes it next and brings the timeout forward can see that we will sleep too long.
-    fn turn(&self) -> (Turn, Option<Duration>) {
+    ///
+    /// `None` if another thread is at work. Never waits for the lock: it would be given to this thread while that does not
+    /// run yet, and until it does nobody could work.
+    fn turn(&self) -> Option<(Turn, Option<Duration>)> {
         let inner = self.inner;
-        let mut core = inner.gate.enter();
+        let mut core = inner.gate.try_enter()?;
         let turn = core.turn(inner, Caller::Thorough);
         core.counters.background_turns += 1;
         let now = inner.clock.now();
@@ -101,7 +146,7 @@ impl Background<'_> {
             .sleep_until_ns
             .store(wake_at.map_or(u64::MAX, Time::as_ns), Ordering::SeqCst);
         inner.leave(core);
-        (turn, wake_at.map(|at| until(now, at)))
+        Some((turn, wake_at.map(|at| until(now, at))))
     }
 
     /// Looks for packets for as long as the user allows (`METAROCE_SPIN_US`) after a turn that found some. True if it found more.

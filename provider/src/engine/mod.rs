@@ -282,6 +282,7 @@ impl Engine {
         if let Some(file) = &inner.settings.statistics {
             statistics::write(file, &core.statistics(inner));
         }
+        inner.leave(core);
     }
 
     /// Changes something under the lock, then sends what became due and dispatches what became known before it returns.

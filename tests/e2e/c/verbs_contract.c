@@ -1,11 +1,10 @@
-/* The contract of verbs, call by call, over stock libibverbs: arguments and errno, every operation, full queues, completion
- * channels, many objects, closing. Two queue pairs of one process talk to each other. verbs_errors.c is about failing.
+/* The contract of verbs, call by call, over stock libibverbs: arguments and errno, states, regions, every operation with
+ * the fields of its completions, full queues. Two queue pairs of one process talk to each other.
  *
  *   verbs_contract [-d DEVICE] [TOPIC]
  *
- * The topics are listed at the end of the file; the last line is OK if no expectation failed. */
+ * The topics are listed at the end; the last line is OK if no expectation failed. Errors and events: verbs_events.c. */
 #include "verbs_expect.h"
-#include <dirent.h>
 
 /* ---- arguments and errno ---- */
 
@@ -241,7 +240,7 @@ static void run_operation(const struct pair *p, const struct operation *o, uint6
 	expect_completion(o->name, &p->a, (struct ibv_wc){ .wr_id = id, .opcode = o->done, .byte_len = o->bytes });
 	if (o->kind == CONSUMES)
 		expect_completion(o->name, &p->b, (struct ibv_wc){ .wr_id = id + 1000, .opcode = o->received, .byte_len = o->bytes,
-			.src_qp = p->a.qp->qp_num, .wc_flags = imm ? IBV_WC_WITH_IMM : 0, .imm_data = htonl(0x12345678) });
+			.src_qp = p->a.qpn, .wc_flags = imm ? IBV_WC_WITH_IMM : 0, .imm_data = htonl(0x12345678) });
 	EXPECT(!memcmp(into, expected, o->bytes), "%s: wrong bytes", o->name);
 	EXPECT(o->remote == &stale || into[o->bytes] == UNTOUCHED, "%s: a byte behind the message was written", o->name);
 }
@@ -300,7 +299,7 @@ static void full_queues(void)
 		expect_errno("a receive while completions are not polled", receive_8(p.b.qp, 50), ENOMEM);
 		for (int i = 0; i < DEPTH; i++)
 			expect_completion("receives of a full queue", &p.b, (struct ibv_wc){ .wr_id = i, .opcode = IBV_WC_RECV, .byte_len = 8,
-				.src_qp = p.a.qp->qp_num });
+				.src_qp = p.a.qpn });
 	}
 	pair_destroy(p);
 }
@@ -343,82 +342,13 @@ static void changed_regions(void)
 	expect_errno("ibv_dealloc_pd", ibv_dealloc_pd(third), 0);
 }
 
-/* ---- completion channels ---- */
+static const struct topic topics[] = {
+	{ "completion_queues", completion_queues }, { "queue_pairs", queue_pairs }, { "missing_features", missing_features },
+	{ "transitions", transitions }, { "memory_regions", memory_regions }, { "work_requests", work_requests },
+	{ "all_operations", all_operations }, { "atomics", atomics }, { "full_queues", full_queues }, { "changed_regions", changed_regions },
+};
 
-/* Which completion queue the next event names; acknowledged. */
-static struct ibv_cq *next_event(struct ibv_comp_channel *channel, double seconds)
+int main(int argc, char **argv)
 {
-	struct pollfd p = { .fd = channel->fd, .events = POLLIN };
-	struct ibv_cq *cq;
-	void *cookie;
-
-	if (poll(&p, 1, seconds * 1e3) != 1)
-		return NULL;
-	CHECK(!ibv_get_cq_event(channel, &cq, &cookie), "ibv_get_cq_event: %m");
-	EXPECT(cookie == channel, "an event does not return cq_context");
-	ibv_ack_cq_events(cq, 1);
-	return cq;
-}
-
-static void message(const struct pair *p, unsigned flags)
-{
-	expect_errno("a receive", receive_8(p->b.qp, 1), 0);
-	expect_errno("a SEND", send_8(p->a.qp, 2, flags | IBV_SEND_SIGNALED), 0);
-}
-
-static void message_received(const struct pair *p)
-{
-	expect_completion("a receive", &p->b, (struct ibv_wc){ .wr_id = 1, .opcode = IBV_WC_RECV, .byte_len = 8, .src_qp = p->a.qp->qp_num });
-}
-
-static void completion_channels(void)
-{
-	struct ibv_comp_channel *channel = ibv_create_comp_channel(context);
-	struct ibv_cq *others[48];
-
-	CHECK(channel, "ibv_create_comp_channel: %m");
-	for (size_t i = 0; i < COUNT(others); i++)
-		CHECK((others[i] = ibv_create_cq(context, 64, channel, channel, 0)), "ibv_create_cq: %m");
-	struct pair p = { end_create(channel), end_create(channel) };
-	qp_connect_both(p.a.qp, p.b.qp, &OPTIONS);
-	expect_errno("ibv_destroy_comp_channel with CQs at it", ibv_destroy_comp_channel(channel), EBUSY);
-	for (int i = 0; i < 30; i++) {
-		expect_errno("ibv_req_notify_cq", ibv_req_notify_cq(p.b.cq, 0), 0);
-		message(&p, 0);
-		EXPECT(next_event(channel, SOON_S) == p.b.cq, "message %d: no event of the receiver's CQ", i);
-		message_received(&p);		/* at once: an event promises a completion */
-		expect_done("a SEND", &p.a, 2, IBV_WC_SEND);
-	}
-	message(&p, 0);
-	message_received(&p);
-	expect_done("a SEND", &p.a, 2, IBV_WC_SEND);
-	EXPECT(!next_event(channel, QUIET_S), "an event of a CQ that is not armed");
-	ibv_req_notify_cq(p.b.cq, 1);
-	message(&p, 0);
-	expect_done("a SEND", &p.a, 2, IBV_WC_SEND);
-	EXPECT(!next_event(channel, QUIET_S), "an event of a plain message, though armed for solicited ones");
-	message(&p, IBV_SEND_SOLICITED);
-	EXPECT(next_event(channel, SOON_S) == p.b.cq, "no event of a solicited message");
-	expect_done("a solicited SEND", &p.a, 2, IBV_WC_SEND);
-	ibv_req_notify_cq(p.b.cq, 0);
-	EXPECT(!next_event(channel, QUIET_S), "a second event of completions that were told");
-	message_received(&p);
-	message_received(&p);
-	message(&p, 0);
-	expect_done("a SEND", &p.a, 2, IBV_WC_SEND);
-	EXPECT(next_event(channel, SOON_S) == p.b.cq, "no event of the armed CQ");
-	message_received(&p);
-	message(&p, 0);
-	expect_done("a SEND", &p.a, 2, IBV_WC_SEND);
-	ibv_req_notify_cq(p.b.cq, 0);
-	EXPECT(next_event(channel, SOON_S) == p.b.cq, "a completion between the last poll and arming is stranded");
-	message_received(&p);
-	ibv_req_notify_cq(p.b.cq, 0);
-	message(&p, 0);
-	expect_done("a SEND", &p.a, 2, IBV_WC_SEND);
-	pair_destroy(p);			/* although an event waits: it is withdrawn */
-	EXPECT(!next_event(channel, 0), "an event of a CQ that was destroyed");
-	for (size_t i = 0; i < COUNT(others); i++)
-		expect_errno("ibv_destroy_cq", ibv_destroy_cq(others[i]), 0);
-	expect_errno("ibv_destroy_comp_channel", ibv_destroy_comp_channel(channel), 0);
+	return run_topics(argc, argv, topics, COUNT(topics));
 }

@@ -33,7 +33,8 @@ static inline __attribute__((noreturn, format(printf, 1, 2))) void die(const cha
 	vfprintf(stderr, format, ap);
 	va_end(ap);
 	fputc('\n', stderr);
-	exit(1);
+	/* not exit(): its destructors would make the requests of other threads fail, which would then be reported too */
+	_exit(1);
 }
 
 #define CHECK(condition, ...) do { if (!(condition)) die(__VA_ARGS__); } while (0)

@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 
 use crate::{artefacts, tool};
 
-/// The program of `c/NAME.c`, compiled unless it is newer than its source, linked with libibverbs.
+/// The program of `c/NAME.c`, compiled unless it is newer than its source and the headers, linked with libibverbs.
 ///
 /// # Errors
 /// The compiler or a header is missing, or the source does not compile.
@@ -22,13 +22,14 @@ pub fn compile(name: &str) -> Result<PathBuf> {
 /// # Errors
 /// As [`compile`].
 pub fn compile_with(name: &str, libraries: &[&str]) -> Result<PathBuf> {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("c")
-        .join(format!("{name}.c"));
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("c");
+    let source = sources.join(format!("{name}.c"));
     let folder = artefacts::target_folder()?.join("e2e-c");
     fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let program = folder.join(name);
-    if is_newer(&program, &source) {
+    let mut inputs = headers(&sources)?;
+    inputs.push(source.clone());
+    if inputs.iter().all(|input| is_newer(&program, input)) {
         return Ok(program);
     }
     // Compiled beside and renamed: another case may be running the old one or compile the same.
@@ -55,6 +56,16 @@ pub fn compile_with(name: &str, libraries: &[&str]) -> Result<PathBuf> {
     })?;
     fs::rename(&fresh, &program).with_context(|| format!("cannot make {}", program.display()))?;
     Ok(program)
+}
+
+/// The headers that the programs share; whichever changes, all are compiled again.
+fn headers(folder: &Path) -> Result<Vec<PathBuf>> {
+    let entries =
+        fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?;
+    let paths = entries.flatten().map(|entry| entry.path());
+    Ok(paths
+        .filter(|path| path.extension().is_some_and(|extension| extension == "h"))
+        .collect())
 }
 
 fn is_newer(program: &Path, source: &Path) -> bool {

@@ -51,8 +51,8 @@ pub struct NetworkConfig {
     pub loss: f64,
     /// Part of the packets with which a burst of losses begins.
     pub burst: f64,
-    /// Mean packets of a burst.
-    pub burst_packets: f64,
+    /// Longest burst.
+    pub burst_ns: u64,
     /// Part of the packets that arrive twice.
     pub duplicate: f64,
     /// Part of the packets that are damaged.
@@ -76,7 +76,7 @@ impl Default for NetworkConfig {
             reorder_ns: 0,
             loss: 0.0,
             burst: 0.0,
-            burst_packets: 0.0,
+            burst_ns: 0,
             duplicate: 0.0,
             corrupt: 0.0,
             mark: 0.0,
@@ -183,7 +183,8 @@ pub struct Network {
     ports: Vec<Line>,
     /// Where a packet on (sender, plane, route) may arrive at the earliest: order is kept.
     last_arrival: Vec<Time>,
-    burst_left: u32,
+    /// Everything is lost until then.
+    burst_until: Time,
     dark: Vec<Darkness>,
 }
 
@@ -198,7 +199,7 @@ impl Network {
             config,
             rng,
             nodes,
-            burst_left: 0,
+            burst_until: Time::ZERO,
             dark: Vec::new(),
         }
     }
@@ -236,14 +237,12 @@ impl Network {
         })
     }
 
-    fn is_lost(&mut self) -> bool {
-        if self.burst_left > 0 {
-            self.burst_left -= 1;
+    fn is_lost(&mut self, now: Time) -> bool {
+        if self.burst_until > now {
             return true;
         }
         if self.config.burst > 0.0 && self.rng.random_bool(self.config.burst) {
-            let mean = self.config.burst_packets.max(1.0);
-            self.burst_left = self.rng.random_range(0..(2.0 * mean) as u32 + 1);
+            self.burst_until = now + self.rng.random_range(0..=self.config.burst_ns);
             return true;
         }
         self.config.loss > 0.0 && self.rng.random_bool(self.config.loss)
@@ -256,7 +255,7 @@ impl Network {
         if self.is_dark(now, &datagram) {
             return Err(Fate::Dark);
         }
-        if self.is_lost() {
+        if self.is_lost(now) {
             return Err(Fate::Lost);
         }
         if self.config.corrupt > 0.0 && self.rng.random_bool(self.config.corrupt) {

@@ -21,6 +21,8 @@ pub struct Outcome {
     pub events: u64,
     /// Virtual time until the last completion.
     pub virtual_ns: u64,
+    /// The longest time that a request was the oldest of its queue pair.
+    pub longest_wait_ns: u64,
     /// Requests that completed.
     pub requests: u64,
     /// Payload bytes of those that succeeded.
@@ -52,7 +54,7 @@ impl Outcome {
     pub fn summary(&self) -> String {
         let counters = &self.counters;
         format!(
-            "{} seed {}: {} in {} packets, {} requests, {:.3} ms, {:.2} Gb/s, lost {} again {} spurious {} probes {} rtos {} moves {}",
+            "{} seed {}: {} in {} packets, {} requests, {:.3} ms, {:.2} Gb/s, longest wait {:.3} ms, lost {} again {} spurious {} probes {} rtos {} moves {}",
             self.name,
             self.seed,
             if self.is_right() { "right" } else { "WRONG" },
@@ -60,6 +62,7 @@ impl Outcome {
             self.requests,
             self.virtual_ns as f64 / 1e6,
             self.goodput_bits_per_s() / 1e9,
+            self.longest_wait_ns as f64 / 1e6,
             counters.packets_lost,
             counters.retransmissions,
             counters.spurious_retransmissions,

@@ -166,6 +166,8 @@ struct Part {
     failed: Vec<String>,
     /// Name and reason.
     skipped: Vec<(String, String)>,
+    /// The test whose verdict has not been seen yet.
+    running: Option<String>,
     seconds: f64,
 }
 
@@ -204,40 +206,59 @@ impl Part {
             println!("{line}");
             self.count(line);
         })?;
+        if let Some(name) = self.running.take() {
+            self.failed
+                .push(format!("{name} (took the whole run down)"));
+        }
         if !status.success() && self.failed.is_empty() {
-            // Nothing was counted as failed: it did not compile, or a test took the whole run down.
+            // Nothing was counted as failed: it did not compile.
             self.failed
                 .push(format!("`cargo {}` failed ({status})", arguments.join(" ")));
         }
         Ok(())
     }
 
-    /// Takes one line of a test harness's output: `test NAME ... ok`, `FAILED`, `ignored[, reason]`.
+    /// Takes one line of a test harness's output: `test NAME ... ok`, `FAILED`, `ignored[, reason]`. What
+    /// a test prints itself may stand between the name and the verdict.
     fn count(&mut self, line: &str) {
-        let Some((name, verdict)) = line
+        let verdict = match line
             .strip_prefix("test ")
             .and_then(|rest| rest.split_once(" ... "))
-        else {
+        {
+            Some((name, verdict)) => {
+                self.running = Some(name.trim().to_owned());
+                verdict
+            }
+            None => line,
+        };
+        let Some(name) = self.running.take() else {
             return;
         };
-        let (name, verdict) = (name.trim().to_owned(), verdict.trim());
-        if verdict.starts_with("ok") {
+        let verdict = verdict.trim();
+        if verdict == "ok" || verdict.starts_with("ok <") {
             self.passed += 1;
-        } else if verdict.starts_with("FAILED") {
+        } else if verdict == "FAILED" {
             self.failed.push(name);
-        } else if let Some(reason) = verdict.strip_prefix("ignored") {
-            let reason = reason
-                .trim_start_matches([',', ' '])
-                .trim_start_matches('(')
-                .trim_end_matches(')');
-            let reason = if reason.is_empty() {
-                "ignored in the source"
-            } else {
-                reason
-            };
-            self.skipped.push((name, reason.to_owned()));
+        } else if let Some(reason) = ignored(verdict) {
+            self.skipped.push((name, reason));
+        } else {
+            self.running = Some(name);
         }
     }
+}
+
+/// The reason of a verdict `ignored`, `ignored, REASON` or `ignored (REASON)`.
+fn ignored(verdict: &str) -> Option<String> {
+    let reason = verdict.strip_prefix("ignored")?;
+    let reason = match reason
+        .strip_prefix(" (")
+        .and_then(|reason| reason.strip_suffix(')'))
+    {
+        Some(reason) => reason,
+        None if reason.is_empty() => "ignored in the source",
+        None => reason.strip_prefix(", ")?,
+    };
+    Some(reason.to_owned())
 }
 
 fn has_component(tool: &str) -> Result<bool> {
@@ -259,13 +280,16 @@ mod tests {
             "test slow ... ignored",
             "test needs_root ... ignored, needs root",
             "test devices::a       ... ignored (metaroce (release) is not built: cargo build)",
+            "test contract::bytes ... rounds 356, bytes 1326630325",
+            "ok, said the server",
+            "ok",
             "test result: ok. 1 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.33s",
         ] {
             part.count(line);
         }
         assert_eq!(
             (part.passed, part.failed.as_slice()),
-            (1, &["fabric::loss at MTU 9000".to_owned()][..])
+            (2, &["fabric::loss at MTU 9000".to_owned()][..])
         );
         let reasons: Vec<&str> = part
             .skipped

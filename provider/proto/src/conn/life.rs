@@ -414,7 +414,8 @@ impl Connection {
                 continue;
             };
             life.connection = None;
-            if life.phase == Phase::Opening {
+            // Who received something was known to the peer's life, which is gone: there is nothing to begin anew.
+            if life.phase == Phase::Opening && !life.established {
                 unopened.push(id);
             } else {
                 self.peer_gone(cx, id);

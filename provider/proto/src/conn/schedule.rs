@@ -468,7 +468,9 @@ pub(super) fn packet_bytes(segment: &SegmentRef) -> u32 {
 
 /// The next segment of a life: answers and requests take turns by segments, as both have something.
 fn peek_segment(life: &Life, now: Time, payload_bytes: u16) -> Option<SegmentRef> {
-    let response = life.responder.peek_segment(payload_bytes);
+    // Before the peer has echoed our token, that of its life is only a guess: an answer could go to a life that is over.
+    let known = life.phase != Phase::Opening;
+    let response = life.responder.peek_segment(payload_bytes).filter(|_| known);
     if response.is_some() && life.answers_first {
         return response;
     }

@@ -1,12 +1,13 @@
 //! The verbs contract by programs of our own over stock libibverbs: every byte and every completion of a random mix of
-//! operations, without loss and with 1 % and 10 % of all packets dropped; peers that die, leave or were never there.
+//! operations, without loss and with 1 % and 10 % of all packets dropped; peers that die, leave or were never there; the
+//! contract call by call, in one process, and by many threads.
 
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use metaroce_e2e::fabric::LossRates;
 use metaroce_e2e::needs::Need;
-use metaroce_e2e::{Host, PairOutcome, Program, c_program};
+use metaroce_e2e::{Host, Outcome, PairOutcome, Program, c_program};
 
 use super::{Bench, Case, ON_DEVICE, next_port};
 
@@ -25,6 +26,13 @@ const RUNS: &[(&str, u64, bool)] = &[
     ("clean, by events", 0, true),
     ("1 % loss", 10_000, false),
     ("10 % loss", 100_000, false),
+];
+
+/// Name and program of the cases in which a process talks to itself.
+const IN_ONE_PROCESS: [(&str, &str); 3] = [
+    ("verbs", "verbs_contract"),
+    ("events", "verbs_events"),
+    ("threads", "verbs_threads"),
 ];
 
 /// The cases of this file.
@@ -53,6 +61,13 @@ pub fn cases() -> Vec<Case> {
             move |bench| lose_peer(bench, mode),
         ));
     }
+    for (name, program) in IN_ONE_PROCESS {
+        cases.push(Case::new(
+            format!("contract::{name}"),
+            &needs,
+            move |bench| in_one_process(bench, program),
+        ));
+    }
     cases
 }
 
@@ -71,11 +86,7 @@ pub fn byte_check(
         .args(["-s".to_owned(), Host::A.ipv4().to_string()]);
     let outcome = bench.pair(fabric, server, client, port)?.success()?;
     for side in [&outcome.server, &outcome.client] {
-        ensure!(
-            side.stdout.trim_end().ends_with("OK"),
-            "no OK:\n{}",
-            side.describe()
-        );
+        says_ok(side)?;
     }
     Ok(outcome)
 }
@@ -119,15 +130,32 @@ fn lose_peer(bench: &Bench, mode: &str) -> Result<()> {
     ]);
     let outcome = bench.pair(&fabric, peer, survivor, port)?;
     let survivor = outcome.client.success()?;
-    ensure!(
-        survivor.stdout.trim_end().ends_with("OK"),
-        "no OK:\n{}",
-        survivor.describe()
-    );
+    says_ok(&survivor)?;
     // A peer that was killed has no status to look at; the others must have ended well.
     if mode != "killed" {
         outcome.server.success()?;
     }
     println!("{}", survivor.stdout.trim_end());
+    Ok(())
+}
+
+fn in_one_process(bench: &Bench, program: &str) -> Result<()> {
+    let fabric = bench.direct()?;
+    let program = Program::new(c_program::compile(program)?);
+    let outcome = bench
+        .on_device(&fabric, Host::A, program)?
+        .run()?
+        .success()?;
+    says_ok(&outcome)?;
+    println!("{}", outcome.stdout.trim_end());
+    Ok(())
+}
+
+fn says_ok(outcome: &Outcome) -> Result<()> {
+    ensure!(
+        outcome.stdout.trim_end().ends_with("OK"),
+        "no OK:\n{}",
+        outcome.describe()
+    );
     Ok(())
 }

@@ -9,7 +9,7 @@ use metaroce_sim::world::World;
 const HELP: &str = "\
 Runs the transport in simulated networks and checks what programs may rely on.
 
-usage: sim [--seed N] [--count M] [--name NAME] [--trace] [--keep-going]
+usage: sim [--seed N] [--count M] [--name NAME] [--trace] [--keep-going] [--slow MS]
        sim --bulk [--seed N] [--messages M]
 
   --seed N       first seed (1)
@@ -17,6 +17,7 @@ usage: sim [--seed N] [--count M] [--name NAME] [--trace] [--keep-going]
   --name NAME    a named scenario instead of random ones; 'list' shows the names
   --trace        print every packet
   --keep-going   do not stop at the first wrong run
+  --slow MS      also print runs in which a request took longer than that
   --bulk         measure throughput on a 10 Gb/s link at several loss rates
   --messages M   messages of 256 KiB for --bulk (2000)
 ";
@@ -27,13 +28,14 @@ struct Arguments {
     name: Option<String>,
     trace: bool,
     keep_going: bool,
+    slow_ms: u64,
     bulk: bool,
     messages: u32,
 }
 
 fn parse(arguments: &mut dyn Iterator<Item = String>) -> Result<Arguments, String> {
     let mut parsed =
-        Arguments { seed: 1, count: 100, name: None, trace: false, keep_going: false, bulk: false, messages: 2_000 };
+        Arguments { seed: 1, count: 100, name: None, trace: false, keep_going: false, slow_ms: u64::MAX, bulk: false, messages: 2_000 };
     while let Some(argument) = arguments.next() {
         let mut value = || arguments.next().ok_or_else(|| format!("{argument} needs a value"));
         let number = |text: String| text.parse().map_err(|_| format!("{argument}: '{text}' is not a number"));
@@ -41,6 +43,7 @@ fn parse(arguments: &mut dyn Iterator<Item = String>) -> Result<Arguments, Strin
             "--seed" => parsed.seed = number(value()?)?,
             "--count" => parsed.count = number(value()?)?,
             "--messages" => parsed.messages = number(value()?)? as u32,
+            "--slow" => parsed.slow_ms = number(value()?)?,
             "--name" => parsed.name = Some(value()?),
             "--trace" => parsed.trace = true,
             "--keep-going" => parsed.keep_going = true,
@@ -100,6 +103,8 @@ fn run(arguments: &Arguments) -> Result<bool, String> {
                 println!("{outcome}");
                 break;
             }
+        } else if outcome.longest_wait_ns / 1_000_000 >= arguments.slow_ms {
+            println!("{}", outcome.summary());
         } else if arguments.count == 1 || arguments.trace {
             println!("{outcome}");
         }

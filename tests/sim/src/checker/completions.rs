@@ -48,11 +48,15 @@ impl Ledger {
             self.violate(now, what);
             return None;
         }
-        self.agents[id.0].done += 1;
+        let submitted_at = agent.submitted[index].at;
+        let agent = &mut self.agents[id.0];
+        agent.done += 1;
+        let since = std::mem::replace(&mut agent.last_done, now).max(submitted_at);
         self.completed += 1;
         self.check_status(now, id, index, &message, done.status);
         if done.status == Status::Success {
             self.completed_bytes += u64::from(message.length);
+            self.longest_wait_ns = self.longest_wait_ns.max(now.since_ns(since));
             self.check_in_place(now, look, id, index, &message);
         }
         let node = look.node;
@@ -60,7 +64,7 @@ impl Ledger {
         self.close_windows(node, &message.landing);
         // What was flushed may still be under way: its target stays open, and nobody uses it again.
         if let (Some(target), Status::Success) = (message.target, done.status) {
-            if let Some(peer) = self.agents[id.0].peer.filter(|peer| !self.agents[peer.0].dead) {
+            if let Some(peer) = self.agents[id.0].peer.filter(|peer| !self.agents[peer.0].memory_gone) {
                 let peer_node = self.agents[peer.0].node;
                 self.close_windows(peer_node, &[target]);
             }

@@ -137,6 +137,8 @@ pub struct Agent {
     consuming: Vec<usize>,
     /// Of these, how many the peer reported.
     received: usize,
+    /// When the last one completed.
+    last_done: Time,
     /// First WRITE of `submitted` that is perhaps not all in place.
     write_front: usize,
     /// First status that is no success.
@@ -192,6 +194,7 @@ pub struct Ledger {
     /// Payload bytes of requests that ended with success.
     completed_bytes: u64,
     completed: u64,
+    longest_wait_ns: u64,
 }
 
 impl Ledger {
@@ -215,6 +218,11 @@ impl Ledger {
     /// Requests that completed, receives not counted.
     pub fn completed(&self) -> u64 {
         self.completed
+    }
+
+    /// The longest time that a request which succeeded was the oldest of its queue pair.
+    pub fn longest_wait_ns(&self) -> u64 {
+        self.longest_wait_ns
     }
 
     // ---- What programs do ----
@@ -243,6 +251,7 @@ impl Ledger {
             done: 0,
             consuming: Vec::new(),
             received: 0,
+            last_done: Time::ZERO,
             write_front: 0,
             failed: None,
             may_fail: Vec::new(),

@@ -52,7 +52,7 @@ pub fn named(name: &str, seed: u64) -> Option<Scenario> {
         "loss-1" => network.loss = 0.01,
         "loss-10" => network.loss = 0.1,
         "loss-30" => network.loss = 0.3,
-        "bursts" => (network.burst, network.burst_packets) = (0.01, 20.0),
+        "bursts" => (network.burst, network.burst_ns) = (0.01, 200_000),
         "reorder" => {
             (network.reorder, network.reorder_ns, network.route_spread_ns, network.jitter_ns) =
                 (0.2, 200_000, 100_000, 20_000);

@@ -17,7 +17,7 @@ fn pick<T: Copy>(rng: &mut SmallRng, values: &[T]) -> T {
 }
 
 /// What the scenario is about.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Theme {
     /// Nothing fails.
     Calm,
@@ -67,9 +67,9 @@ pub fn random(seed: u64) -> Scenario {
         let b = if loops { a } else { (a + rng.random_range(1..nodes)) % nodes };
         let mut workloads = [draw_workload(rng, messages, max_bytes), draw_workload(rng, messages, max_bytes)];
         match theme {
-            // Bounds that are soon over.
+            // Bounds that are soon over, but not before a connection can be set up again.
             Theme::Death | Theme::Restart | Theme::Close => {
-                let timeout = rng.random_range(11..=15);
+                let timeout = rng.random_range(if theme == Theme::Restart { 15 } else { 11 }..=16);
                 workloads.iter_mut().for_each(|workload| workload.timeout = timeout);
             }
             Theme::Mistakes => {
@@ -99,7 +99,7 @@ pub fn random(seed: u64) -> Scenario {
     }
     let faults = draw_faults(rng, theme, nodes, &pairs, network.planes);
     Scenario {
-        name: "random".into(),
+        name: format!("random ({theme:?})"),
         seed,
         hosts,
         network,
@@ -126,7 +126,7 @@ fn draw_network(rng: &mut SmallRng) -> NetworkConfig {
         reorder_ns: pick(rng, &[10_000, 100_000, 1_000_000]),
         loss: pick(rng, &[0.0, 0.001, 0.01, 0.05, 0.1, 0.2]),
         burst: pick(rng, &[0.0, 0.0, 0.001, 0.01]),
-        burst_packets: pick(rng, &[4.0, 20.0]),
+        burst_ns: pick(rng, &[10_000, 100_000, 1_000_000]),
         duplicate: pick(rng, &[0.0, 0.001, 0.02, 0.2]),
         corrupt: pick(rng, &[0.0, 0.001, 0.02]),
         mark: pick(rng, &[0.0, 0.01, 0.3]),

@@ -244,14 +244,25 @@ impl World {
                 self.faults_left -= 1;
                 self.inflict(&fault);
             }
-            What::Overdue(agent, since) => {
-                let pending = self.ledger.pending_since(agent, since);
-                if pending > 0 && self.nodes[self.programs[agent.0].node.0].is_up() {
-                    let what = format!("{agent}: {pending} requests are still pending 1.25 × its bound after its peer died");
-                    self.ledger.violate(self.now, what);
-                }
-            }
+            What::Overdue(agent, since) => self.check_overdue(agent, since),
         }
+    }
+
+    /// What was pending when the peer of `agent` died must be done, unless its own host was not run meanwhile.
+    fn check_overdue(&mut self, agent: AgentId, since: Time) {
+        let program = &self.programs[agent.0];
+        let node = &self.nodes[program.node.0];
+        let pending = self.ledger.pending_since(agent, since);
+        if pending == 0 || !node.is_up() {
+            return;
+        }
+        if node.paused_until > since {
+            let (resumed, patience_ns) = (node.paused_until, program.workload.patience_ns());
+            self.schedule(resumed + patience_ns * 5 / 4, What::Overdue(agent, resumed));
+            return;
+        }
+        let what = format!("{agent}: {pending} requests are still pending 1.25 × its bound after its peer died");
+        self.ledger.violate(self.now, what);
     }
 
     fn arrive(&mut self, datagram: Datagram) {
@@ -329,6 +340,7 @@ impl World {
             packets: self.trace.packets(),
             events: self.events,
             virtual_ns: done_at.since_ns(Time::from_ns(1_000_000_000)),
+            longest_wait_ns: self.ledger.longest_wait_ns(),
             requests: self.ledger.completed(),
             bytes: self.ledger.completed_bytes(),
             socket_drops: self.nodes.iter().map(|node| node.drops_total).sum(),
