@@ -149,8 +149,6 @@ pub struct Endpoint {
     /// Connections with something to send that comes before new data; with new data.
     urgent: VecDeque<ConnectionIndex>,
     ready: VecDeque<ConnectionIndex>,
-    /// The last train was one of new data that went before what is urgent.
-    data_was_first: bool,
     /// Connections that received something in the present batch.
     batch: Vec<ConnectionIndex>,
     /// Connections whose deadline may have changed since it was last armed.
@@ -197,7 +195,6 @@ impl Endpoint {
             connections: ConnectionTable::default(),
             urgent: VecDeque::new(),
             ready: VecDeque::new(),
-            data_was_first: false,
             batch: Vec::new(),
             touched: Vec::new(),
             timers: Timers::default(),
@@ -312,14 +309,9 @@ impl Endpoint {
             self.shared.counters.control_sent += 1;
             return true;
         }
-        // They take turns, new data first: an answer then does not wait for the acknowledgement of the question, nor an
-        // acknowledgement for more than one train.
-        let data_first = !std::mem::replace(&mut self.data_was_first, false);
-        if data_first && self.poll_ready(now, train) {
-            self.data_was_first = true;
-            return true;
-        }
-        if self.poll_urgent(now, train, host) || (!data_first && self.poll_ready(now, train)) {
+        // Acknowledgements first, also before the answer that the program gives: on hardware a send has completed when its
+        // answer comes, and programs with a send queue of one request (`ib_send_lat -e`) rely on it.
+        if self.poll_urgent(now, train, host) || self.poll_ready(now, train) {
             return true;
         }
         self.arm_touched();

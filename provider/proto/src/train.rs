@@ -91,7 +91,10 @@ impl Train {
     pub fn push_bytes(&mut self, bytes: &[u8]) {
         let start = self.bytes.len() as u32;
         self.bytes.extend_from_slice(bytes);
-        self.pieces.push(Piece::Bytes { start, length: bytes.len() as u32 });
+        self.pieces.push(Piece::Bytes {
+            start,
+            length: bytes.len() as u32,
+        });
     }
 
     /// Appends `length` zero bytes to the packet under construction.
@@ -116,7 +119,11 @@ impl Train {
             })
             .sum();
         self.open_start = pieces.end;
-        self.segments.push(Segment { pieces, length, owner });
+        self.segments.push(Segment {
+            pieces,
+            length,
+            owner,
+        });
     }
 
     /// The packets.

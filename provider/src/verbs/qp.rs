@@ -329,7 +329,7 @@ impl Qp {
         if !success {
             self.enter_error();
         }
-        let pushed = self.parts.receive_cq.push(Cqe {
+        let cqe = Cqe {
             wr_id: done.cookie,
             status: done.status as u32,
             opcode,
@@ -340,11 +340,16 @@ impl Qp {
             source_qpn: done.source_qpn.get(),
             flags: if success { flags } else { 0 },
             solicited: done.solicited,
-        });
-        match pushed {
-            Pushed::At(number) => self.parts.receive_queue.completed(number),
-            Pushed::Overflow => self.lose_completion(),
-        }
+        };
+        self.parts
+            .receive_queue
+            .complete(|| match self.parts.receive_cq.push(cqe) {
+                Pushed::At(number) => Some(number),
+                Pushed::Overflow => {
+                    self.lose_completion();
+                    None
+                }
+            });
     }
 
     /// The core has failed the queue pair, and reported everything that it had taken.

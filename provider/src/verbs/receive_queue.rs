@@ -115,9 +115,12 @@ impl ReceiveQueue {
         }
     }
 
-    /// The completion of a taken receive was pushed under this number.
-    pub fn completed(&self, number: CqeNumber) {
-        self.inner.lock().completed.push_back(number);
+    /// Completes a taken receive: `push` pushes its completion and returns its number, or `None` if it was lost. Under the
+    /// lock, so that a program which polls the completion at once and posts again finds the slot free.
+    pub fn complete(&self, push: impl FnOnce() -> Option<CqeNumber>) {
+        let mut inner = self.inner.lock();
+        let number = push();
+        inner.completed.extend(number);
     }
 
     /// Takes every waiting request, in order, handing each to `flush`, which pushes its completion and returns its

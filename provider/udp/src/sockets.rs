@@ -249,7 +249,8 @@ impl Sockets {
 /// What `bind` answers, with an explanation.
 pub fn can_bind(ip: IpAddr) -> io::Result<()> {
     let address = local_socket_address(ip, 0);
-    let bound = sockopt::udp_socket(&address).and_then(|socket| sockopt::bind(socket.as_raw_fd(), &address));
+    let bound = sockopt::udp_socket(&address)
+        .and_then(|socket| sockopt::bind(socket.as_raw_fd(), &address));
     bound.map_err(|error| explain(ip, &error))
 }
 

@@ -259,12 +259,13 @@ struct request {
 	uint32_t rkey;
 };
 
-static inline int post_request(struct ibv_qp *qp, const struct request *r)
+/* As libibverbs wants it; `sge` is the caller's, and lives until it is posted. */
+static inline struct ibv_send_wr work_request(const struct request *r, struct ibv_sge *sge)
 {
-	struct ibv_sge sge = r->local;
-	struct ibv_send_wr wr = { .wr_id = r->id, .sg_list = &sge, .num_sge = sge.length > 0, .opcode = r->opcode,
-		.send_flags = r->flags, .imm_data = r->imm }, *bad;
+	struct ibv_send_wr wr = { .wr_id = r->id, .sg_list = sge, .num_sge = r->local.length > 0, .opcode = r->opcode,
+		.send_flags = r->flags, .imm_data = r->imm };
 
+	*sge = r->local;
 	if (r->opcode == IBV_WR_ATOMIC_CMP_AND_SWP || r->opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) {
 		wr.wr.atomic.remote_addr = r->remote;
 		wr.wr.atomic.rkey = r->rkey;
@@ -274,6 +275,14 @@ static inline int post_request(struct ibv_qp *qp, const struct request *r)
 		wr.wr.rdma.remote_addr = r->remote;
 		wr.wr.rdma.rkey = r->rkey;
 	}
+	return wr;
+}
+
+static inline int post_request(struct ibv_qp *qp, const struct request *r)
+{
+	struct ibv_sge sge;
+	struct ibv_send_wr wr = work_request(r, &sge), *bad;
+
 	return ibv_post_send(qp, &wr, &bad);
 }
 

@@ -22,13 +22,17 @@ impl Content {
     /// Some content; different salts give different ones, nearly always.
     pub const fn new(salt: u64) -> Self {
         let mixed = salt.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        Self { start: ((mixed >> 32) as u32) % CONTENT_BYTES_MAX }
+        Self {
+            start: ((mixed >> 32) as u32) % CONTENT_BYTES_MAX,
+        }
     }
 
     /// The content from its byte `offset` on.
     #[must_use]
     pub const fn skip(self, offset: u32) -> Self {
-        Self { start: self.start + offset }
+        Self {
+            start: self.start + offset,
+        }
     }
 
     /// `length` bytes from `offset` on.

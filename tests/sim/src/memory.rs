@@ -56,15 +56,24 @@ pub struct Memory {
 impl Memory {
     /// No memory yet; `force_strict` is what the endpoint was configured with.
     pub fn new(force_strict: Option<bool>) -> Self {
-        Self { force_strict, ..Self::default() }
+        Self {
+            force_strict,
+            ..Self::default()
+        }
     }
 
     /// Registers `length` zero bytes.
     pub fn register(&mut self, pd: PdId, length: u32, access: Access) -> RegionIndex {
         let index = RegionIndex(self.regions.len() as u32);
         // No region begins at the alignment of its vector, and none ends where another begins.
-        let base = (u64::from(index.0) + 1 << 32) + 0x1000;
-        self.regions.push(Region { pd, base, access, bytes: vec![0; length as usize], registered: true });
+        let base = ((u64::from(index.0) + 1) << 32) + 0x1000;
+        self.regions.push(Region {
+            pd,
+            base,
+            access,
+            bytes: vec![0; length as usize],
+            registered: true,
+        });
         index
     }
 
@@ -96,13 +105,17 @@ impl Memory {
             _ => return None,
         };
         let index = RegionIndex(key >> 4);
-        self.regions.get(index.0 as usize).filter(|region| region.registered)?;
+        self.regions
+            .get(index.0 as usize)
+            .filter(|region| region.registered)?;
         Some((index, kind))
     }
 
     /// Whether a region was registered without relaxed ordering.
     fn asks_for_order(&self, region: RegionIndex) -> bool {
-        !self.regions[region.0 as usize].access.allows(Access::RELAXED_ORDERING)
+        !self.regions[region.0 as usize]
+            .access
+            .allows(Access::RELAXED_ORDERING)
     }
 
     /// Bytes of a region.
@@ -110,7 +123,9 @@ impl Memory {
         let region = self.regions.get(region.0 as usize)?;
         let start = addr.checked_sub(region.base)?;
         let end = start.checked_add(length)?;
-        region.bytes.get(usize::try_from(start).ok()?..usize::try_from(end).ok()?)
+        region
+            .bytes
+            .get(usize::try_from(start).ok()?..usize::try_from(end).ok()?)
     }
 
     /// Bytes of a region, to be changed.
@@ -118,7 +133,9 @@ impl Memory {
         let region = self.regions.get_mut(region.0 as usize)?;
         let start = addr.checked_sub(region.base)?;
         let end = start.checked_add(length)?;
-        region.bytes.get_mut(usize::try_from(start).ok()?..usize::try_from(end).ok()?)
+        region
+            .bytes
+            .get_mut(usize::try_from(start).ok()?..usize::try_from(end).ok()?)
     }
 
     /// Posts a receive.
@@ -159,7 +176,11 @@ impl Host for HostView<'_> {
             return Err(AccessDenied);
         }
         self.memory.bytes(index, addr, length).ok_or(AccessDenied)?;
-        Ok(if self.memory.asks_for_order(index) { Visibility::Strict } else { Visibility::Relaxed })
+        Ok(if self.memory.asks_for_order(index) {
+            Visibility::Strict
+        } else {
+            Visibility::Relaxed
+        })
     }
 
     fn place(&mut self, pd: PdId, key: u32, addr: u64, bytes: &[u8]) -> Result<(), AccessDenied> {
@@ -167,10 +188,17 @@ impl Host for HostView<'_> {
         if self.memory.regions[index.0 as usize].pd != pd {
             return Err(AccessDenied);
         }
-        let target = self.memory.bytes_mut(index, addr, bytes.len() as u64).ok_or(AccessDenied)?;
+        let target = self
+            .memory
+            .bytes_mut(index, addr, bytes.len() as u64)
+            .ok_or(AccessDenied)?;
         target.copy_from_slice(bytes);
-        let strict = self.memory.force_strict.unwrap_or(self.memory.asks_for_order(index));
-        self.ledger.placed(self.now, self.node, (index, kind), strict, addr, bytes);
+        let strict = self
+            .memory
+            .force_strict
+            .unwrap_or(self.memory.asks_for_order(index));
+        self.ledger
+            .placed(self.now, self.node, (index, kind), strict, addr, bytes);
         Ok(())
     }
 
@@ -183,7 +211,11 @@ impl Host for HostView<'_> {
     ) -> Result<u64, AccessDenied> {
         let (index, kind) = self.memory.find(rkey).ok_or(AccessDenied)?;
         let region = &self.memory.regions[index.0 as usize];
-        if kind != KeyKind::Remote || region.pd != pd || !region.access.allows(Access::REMOTE_ATOMIC) || addr % 8 != 0 {
+        if kind != KeyKind::Remote
+            || region.pd != pd
+            || !region.access.allows(Access::REMOTE_ATOMIC)
+            || addr % 8 != 0
+        {
             return Err(AccessDenied);
         }
         let cell = self.memory.bytes_mut(index, addr, 8).ok_or(AccessDenied)?;
@@ -202,6 +234,9 @@ impl Host for HostView<'_> {
     }
 
     fn receives_available(&mut self, queue: RqId) -> u32 {
-        self.memory.queues.get(&queue).map_or(0, |queue| queue.len() as u32)
+        self.memory
+            .queues
+            .get(&queue)
+            .map_or(0, |queue| queue.len() as u32)
     }
 }

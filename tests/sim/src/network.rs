@@ -105,14 +105,24 @@ pub struct Datagram {
 
 /// Address of a node on a plane.
 pub fn address(node: NodeId, plane: u8) -> IpAddr {
-    IpAddr::V4(Ipv4Addr::new(10, plane, (node.0 >> 8) as u8, node.0 as u8 + 1))
+    IpAddr::V4(Ipv4Addr::new(
+        10,
+        plane,
+        (node.0 >> 8) as u8,
+        node.0 as u8 + 1,
+    ))
 }
 
 /// Node and plane of an address.
 pub fn owner(ip: IpAddr) -> Option<(NodeId, u8)> {
     let IpAddr::V4(v4) = ip else { return None };
     let [ten, plane, high, low] = v4.octets();
-    (ten == 10 && low > 0).then(|| (NodeId(usize::from(high) << 8 | usize::from(low) - 1), plane))
+    (ten == 10 && low > 0).then(|| {
+        (
+            NodeId((usize::from(high) << 8) | (usize::from(low) - 1)),
+            plane,
+        )
+    })
 }
 
 /// Port of a source socket.
@@ -122,7 +132,9 @@ pub fn source_port(slot: SourceSlot) -> u16 {
 
 /// Source socket of a port.
 pub fn slot_of(port: u16) -> Option<SourceSlot> {
-    port.checked_sub(SOURCE_PORT_BASE).and_then(|slot| u8::try_from(slot).ok()).map(SourceSlot)
+    port.checked_sub(SOURCE_PORT_BASE)
+        .and_then(|slot| u8::try_from(slot).ok())
+        .map(SourceSlot)
 }
 
 /// A part of the network that delivers nothing for a time.
@@ -143,7 +155,9 @@ pub struct Darkness {
 impl Datagram {
     /// Which of the plane's routes the switches choose for it.
     pub fn route(&self) -> u64 {
-        let mixed = u64::from(source_port(self.slot)) << 32 | (self.from.0 as u64) << 20 | (self.to.0 as u64) << 8;
+        let mixed = u64::from(source_port(self.slot)) << 32
+            | (self.from.0 as u64) << 20
+            | (self.to.0 as u64) << 8;
         let mixed = (mixed | u64::from(self.plane)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         (mixed ^ mixed >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 32 & (ROUTES - 1)
     }
@@ -249,9 +263,18 @@ impl Network {
     }
 
     /// A node sends. Every copy that survives is in `arrivals` with the time at which it reaches the last switch.
-    pub fn send(&mut self, now: Time, mut datagram: Datagram, arrivals: &mut Vec<(Time, Datagram)>) -> Result<(), Fate> {
+    pub fn send(
+        &mut self,
+        now: Time,
+        mut datagram: Datagram,
+        arrivals: &mut Vec<(Time, Datagram)>,
+    ) -> Result<(), Fate> {
         let line = self.line(datagram.from, datagram.plane);
-        let left = self.links[line].transmit(now, datagram.bytes.len() as u64, self.config.link_bits_per_s);
+        let left = self.links[line].transmit(
+            now,
+            datagram.bytes.len() as u64,
+            self.config.link_bits_per_s,
+        );
         if self.is_dark(now, &datagram) {
             return Err(Fate::Dark);
         }
@@ -276,7 +299,11 @@ impl Network {
     fn arrival(&mut self, left: Time, datagram: &Datagram) -> Time {
         let route = datagram.route();
         let config = &self.config;
-        let jitter_ns = if config.jitter_ns > 0 { self.rng.random_range(0..=config.jitter_ns) } else { 0 };
+        let jitter_ns = if config.jitter_ns > 0 {
+            self.rng.random_range(0..=config.jitter_ns)
+        } else {
+            0
+        };
         let length_ns = config.delay_ns + config.route_spread_ns * route / (ROUTES - 1);
         let at = left + length_ns + jitter_ns;
         if config.reorder > 0.0 && self.rng.random_bool(config.reorder) {

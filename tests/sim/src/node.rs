@@ -127,7 +127,11 @@ pub struct Node {
 
 /// What an endpoint is told about its host.
 pub fn endpoint_config(id: NodeId, planes: u8, config: &HostConfig) -> EndpointConfig {
-    let local = |plane| LocalAddress { ip: address(id, plane), scope_id: 0, plane };
+    let local = |plane| LocalAddress {
+        ip: address(id, plane),
+        scope_id: 0,
+        plane,
+    };
     EndpointConfig {
         index: id.0 as u16,
         port_base: PORT_BASE,

@@ -73,14 +73,24 @@ pub struct Seen<'a> {
 impl Trace {
     /// An empty one; a `live` one prints every packet at once.
     pub fn new(live: bool) -> Self {
-        Self { lines: VecDeque::new(), hash: 0xcbf2_9ce4_8422_2325, packets: 0, live }
+        Self {
+            lines: VecDeque::new(),
+            hash: 0xcbf2_9ce4_8422_2325,
+            packets: 0,
+            live,
+        }
     }
 
     /// Takes a packet down.
     pub fn note(&mut self, seen: &Seen<'_>) {
         let bytes = seen.bytes;
         self.mix(seen.at.as_ns());
-        self.mix(seen.fate as u64 | (seen.from.0 as u64) << 8 | (seen.to.0 as u64) << 24 | (bytes.len() as u64) << 40);
+        self.mix(
+            seen.fate as u64
+                | (seen.from.0 as u64) << 8
+                | (seen.to.0 as u64) << 24
+                | (bytes.len() as u64) << 40,
+        );
         // Headers are at most so long; payload is checked where it lands.
         for word in bytes[..bytes.len().min(64)].chunks(8) {
             let mut padded = [0; 8];
@@ -108,7 +118,9 @@ impl Trace {
 
     /// Lets a number decide about the hash.
     pub fn mix(&mut self, value: u64) {
-        self.hash = (self.hash ^ value).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(23);
+        self.hash = (self.hash ^ value)
+            .wrapping_mul(0x0000_0100_0000_01b3)
+            .rotate_left(23);
     }
 
     /// Hash of everything so far.
@@ -124,9 +136,20 @@ impl Trace {
 
 impl fmt::Display for Line {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { at, fate, from, to, route: (plane, port), .. } = self;
+        let Self {
+            at,
+            fate,
+            from,
+            to,
+            route: (plane, port),
+            ..
+        } = self;
         let mark = if self.ce { " CE" } else { "" };
-        write!(f, "{at:?} {fate:?} {from}->{to} plane {plane} port {port}{mark}: {}", dissect(&self.bytes))
+        write!(
+            f,
+            "{at:?} {fate:?} {from}->{to} plane {plane} port {port}{mark}: {}",
+            dissect(&self.bytes)
+        )
     }
 }
 

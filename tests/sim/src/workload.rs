@@ -25,15 +25,55 @@ pub struct Mix {
 
 impl Mix {
     /// Some of everything.
-    pub const ALL: Self = Self { send: 8, write: 8, write_imm: 4, read: 4, atomic: 3, write_read: 2, read_send: 2 };
+    pub const ALL: Self = Self {
+        send: 8,
+        write: 8,
+        write_imm: 4,
+        read: 4,
+        atomic: 3,
+        write_read: 2,
+        read_send: 2,
+    };
     /// Only SENDs.
-    pub const SENDS: Self = Self { send: 1, write: 0, write_imm: 0, read: 0, atomic: 0, write_read: 0, read_send: 0 };
+    pub const SENDS: Self = Self {
+        send: 1,
+        write: 0,
+        write_imm: 0,
+        read: 0,
+        atomic: 0,
+        write_read: 0,
+        read_send: 0,
+    };
     /// Only WRITEs, some with immediate.
-    pub const WRITES: Self = Self { send: 0, write: 7, write_imm: 1, read: 0, atomic: 0, write_read: 0, read_send: 0 };
+    pub const WRITES: Self = Self {
+        send: 0,
+        write: 7,
+        write_imm: 1,
+        read: 0,
+        atomic: 0,
+        write_read: 0,
+        read_send: 0,
+    };
     /// Only READs.
-    pub const READS: Self = Self { send: 0, write: 0, write_imm: 0, read: 1, atomic: 0, write_read: 0, read_send: 0 };
+    pub const READS: Self = Self {
+        send: 0,
+        write: 0,
+        write_imm: 0,
+        read: 1,
+        atomic: 0,
+        write_read: 0,
+        read_send: 0,
+    };
     /// Only atomics.
-    pub const ATOMICS: Self = Self { send: 0, write: 0, write_imm: 0, read: 0, atomic: 1, write_read: 0, read_send: 0 };
+    pub const ATOMICS: Self = Self {
+        send: 0,
+        write: 0,
+        write_imm: 0,
+        read: 0,
+        atomic: 1,
+        write_read: 0,
+        read_send: 0,
+    };
 
     pub(crate) fn draw(&self, rng: &mut SmallRng) -> Draw {
         let weights = [
@@ -221,7 +261,10 @@ impl Default for Workload {
 impl Workload {
     /// Nothing is sent.
     pub fn silent() -> Self {
-        Self { messages: 0, ..Self::default() }
+        Self {
+            messages: 0,
+            ..Self::default()
+        }
     }
 
     /// How long the peer may be silent before a request fails.

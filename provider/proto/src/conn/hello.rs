@@ -6,6 +6,7 @@ use crate::conn::route::Routes;
 use crate::conn::{
     Candidate, Connection, Context, Item, RX_PATHS_MAX, Shared, State, TX_PATHS_MAX, random_id,
 };
+use crate::endpoint::qp::Retry;
 use crate::endpoint::table::Key;
 use crate::stream::{MESSAGE_SPAN, PACKET_SPAN};
 use crate::types::Time;
@@ -176,6 +177,8 @@ impl Connection {
             State::Open => {
                 shared.open_connections = shared.open_connections.saturating_sub(1);
                 self.state = State::Closing(now + CLOSE_WAIT_NS);
+                self.close_reason = reason;
+                self.hello_retry = Retry::new(now);
                 for turn in 0..CLOSE_ROUTES {
                     let route = self.routes.nth(turn);
                     self.outbox.push_back(Item::Close(reason, route));
@@ -190,6 +193,13 @@ impl Connection {
     pub(super) fn close_idle(&mut self, now: Time, shared: &mut Shared) {
         self.close(now, shared, CloseReason::Idle);
         self.outbox.truncate(1);
+    }
+
+    /// Our CLOSE was not answered yet: once more, on another route (WIRE 3.19).
+    pub(super) fn repeat_close(&mut self, now: Time) {
+        self.hello_retry.again(now);
+        let route = self.routes.nth(self.control_turn);
+        self.outbox.push_back(Item::Close(self.close_reason, route));
     }
 
     /// Takes a CLOSE: the last word about our streams, then the end of the connection.

@@ -2,7 +2,7 @@
 //! 3.21). A life is attached to its connection from RTR to RESET; it may send when the peer has echoed its token.
 
 use crate::conn::{Connection, Context, Ended, Item, OUTBOX_ANSWERS_MAX, Shared};
-use crate::endpoint::qp::{Life, Phase, QpTable, Retry};
+use crate::endpoint::qp::{Life, Phase, QpTable, RETRY_MAX_NS, RETRY_PRESENT_NS, Retry};
 use crate::event::QpFailure;
 use crate::host::Host;
 use crate::stream::{self, Failure, PeerStream};
@@ -83,7 +83,12 @@ impl Connection {
             };
             let due = life.retry.at <= cx.now;
             if due {
-                life.retry.again(cx.now);
+                let most_ns = if life.established {
+                    RETRY_PRESENT_NS
+                } else {
+                    RETRY_MAX_NS
+                };
+                life.retry.again_within(cx.now, most_ns);
             }
             let again = life.retry.at;
             next = Some(next.map_or(again, |next| next.min(again)));

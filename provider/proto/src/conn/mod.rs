@@ -165,7 +165,9 @@ pub(crate) struct Connection {
 
     // Set-up and end.
     hello_due: bool,
+    /// Of HELLO; of CLOSE at the end.
     hello_retry: Retry,
+    close_reason: CloseReason,
     /// When the peer was last asked whether it still knows the connection.
     asked_at: Option<Time>,
     /// Counts CONTROL packets, so that each takes another route.
@@ -251,6 +253,7 @@ impl Connection {
             payload_bytes: shared.config.payload_bytes,
             hello_due: true,
             hello_retry: Retry::new(now),
+            close_reason: CloseReason::Idle,
             asked_at: None,
             control_turn: 0,
             outbox: VecDeque::new(),

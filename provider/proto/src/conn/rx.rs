@@ -4,7 +4,7 @@
 
 use crate::conn::{Connection, Context, RX_PATHS_MAX, RxPath};
 use crate::endpoint::RxMeta;
-use crate::endpoint::qp::Phase;
+use crate::endpoint::qp::{Phase, Retry};
 use crate::event::Event;
 use crate::host::Host;
 use crate::path::{PathRx, Verdict};
@@ -150,6 +150,11 @@ impl Connection {
         }
         if !life.established {
             life.established = true;
+            if life.phase == Phase::Opening {
+                // The peer heard us, but its own OPEN with our token was lost: answers wait for it.
+                life.retry = Retry::new(cx.now);
+                self.arm_stream_timer(life.retry.at);
+            }
             if life.send.is_none() {
                 cx.shared.events.push_back(Event::Established { qp: id });
             }

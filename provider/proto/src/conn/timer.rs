@@ -21,7 +21,7 @@ impl Connection {
         let mut deadline = match self.state {
             State::Opening => Some(self.hello_retry.at),
             State::Open => None,
-            State::Closing(at) => return Some(at),
+            State::Closing(at) => return Some(at.min(self.hello_retry.at)),
             State::Dead => return Some(Time::ZERO),
         };
         let others = [
@@ -62,6 +62,8 @@ impl Connection {
             State::Closing(at) => {
                 if at <= cx.now {
                     self.state = State::Dead;
+                } else if self.hello_retry.at <= cx.now {
+                    self.repeat_close(cx.now);
                 }
                 return;
             }

@@ -18,6 +18,9 @@ pub(crate) const RETRY_MIN_NS: u64 = 1_000_000;
 /// Longest wait for an answer of the peer.
 pub(crate) const RETRY_MAX_NS: u64 = 100_000_000;
 
+/// The same where the peer is known to be there, and waits for it too: it sends us DATA.
+pub(crate) const RETRY_PRESENT_NS: u64 = 4_000_000;
+
 /// When to repeat something, with doubling waits.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Retry {
@@ -37,7 +40,12 @@ impl Retry {
 
     /// It was repeated at `now`.
     pub(crate) fn again(&mut self, now: Time) {
-        self.wait_ns = (self.wait_ns * 2).min(RETRY_MAX_NS);
+        self.again_within(now, RETRY_MAX_NS);
+    }
+
+    /// The same, to be due again after `most_ns` at the latest.
+    pub(crate) fn again_within(&mut self, now: Time, most_ns: u64) {
+        self.wait_ns = (self.wait_ns * 2).min(most_ns);
         self.at = now + self.wait_ns;
     }
 }

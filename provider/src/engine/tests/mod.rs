@@ -22,6 +22,7 @@ use std::sync::atomic::AtomicU8 as TestCounter;
 /// Longer than anything here takes, also on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 const SEND_WRS: u32 = 256;
+const RECEIVE_WRS: u32 = 64;
 const ACCESS: u32 = 0x0f;
 const RDMA_READ: u32 = 2;
 
@@ -55,7 +56,7 @@ impl End {
         let cq = Arc::new(Cq::new(1024, None, context.events.clone()).unwrap());
         let wanted = Capabilities {
             max_send_wr: SEND_WRS,
-            max_recv_wr: 64,
+            max_recv_wr: RECEIVE_WRS,
             max_send_sge: 4,
             max_recv_sge: 4,
             max_inline_data: 64,
@@ -64,7 +65,7 @@ impl End {
             pd: pd.clone(),
             send_cq: cq.clone(),
             receive_cq: cq.clone(),
-            receive_queue: Arc::new(ReceiveQueue::new(64, 4)),
+            receive_queue: Arc::new(ReceiveQueue::new(RECEIVE_WRS, 4)),
             memory: MrTable::of_process().clone(),
             events: context.events.clone(),
             capabilities: wanted.grant().unwrap(),
@@ -367,6 +368,41 @@ fn threads_that_post_at_once_lose_nothing() {
         ids.sort_unstable();
         assert_eq!(ids, (0..(THREADS * EACH) as u64).collect::<Vec<_>>());
         assert!(found.iter().all(|cqe| cqe.status == 0));
+    });
+}
+
+#[test]
+fn a_receive_can_be_posted_again_as_soon_as_its_completion_is_polled() {
+    const MESSAGES: u64 = 5_000;
+    let (a, b) = pair(4096);
+    for wr_id in 0..u64::from(RECEIVE_WRS) {
+        b.post_receive(wr_id, b.sge(0, 64));
+    }
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let (mut posted, mut done) = (0, 0);
+            let end = Instant::now() + PATIENCE;
+            while done < MESSAGES {
+                while posted < MESSAGES && posted - done < u64::from(SEND_WRS) {
+                    a.post(posted, Operation::Send, &[a.sge(0, 64)]);
+                    posted += 1;
+                }
+                a.engine().progress();
+                done += a.completions().len() as u64;
+                assert!(Instant::now() < end, "{done} sends");
+            }
+        });
+        // The queue is full all the time, and the background thread completes while this thread polls and posts.
+        let end = Instant::now() + PATIENCE;
+        let mut received = 0;
+        while received < MESSAGES {
+            for cqe in b.completions() {
+                assert_eq!(cqe.status, 0);
+                b.post_receive(cqe.wr_id, b.sge(0, 64));
+                received += 1;
+            }
+            assert!(Instant::now() < end, "{received} messages");
+        }
     });
 }
 

@@ -143,28 +143,32 @@ pub fn build(state: &State) -> Result<()> {
         Topology::Direct => plan_direct(&mut plan, name),
         Topology::Planes(planes) => plan_planes(&mut plan, name, planes),
     }
-    for (name, lines) in plan.batches {
+    execute(plan.links)?;
+    for port in queued_ports(name, state.topology) {
+        add_queue(&port)?;
+    }
+    execute(plan.batches)
+}
+
+/// Runs commands of `ip`, namespace by namespace.
+fn execute(batches: Vec<(String, String)>) -> Result<()> {
+    for (name, lines) in batches {
         tool::run_with_input("ip", &["-n", &name, "-batch", "-"], &lines)?;
     }
-    for port in queued_ports(name, state.topology) {
-        // A queueing discipline counts packets inside a train one by one; the device counts trains.
-        tool::run(
-            "tc",
-            &[
-                "-n",
-                &port.namespace,
-                "qdisc",
-                "add",
-                "dev",
-                &port.device,
-                "root",
-                "pfifo",
-                "limit",
-                QUEUE_PACKETS,
-            ],
-        )?;
-    }
     Ok(())
+}
+
+/// Gives a port a queueing discipline, which counts packets inside a train one by one, while the device
+/// counts trains.
+fn add_queue(port: &Port) -> Result<()> {
+    let (namespace, device) = (port.namespace.as_str(), port.device.as_str());
+    let queue = ["root", "pfifo", "limit", QUEUE_PACKETS];
+    let arguments = [
+        &["-n", namespace, "qdisc", "add", "dev", device][..],
+        &queue,
+    ]
+    .concat();
+    tool::run("tc", &arguments).map(drop)
 }
 
 /// Kernel settings of a namespace, before it has links.
@@ -196,11 +200,14 @@ fn settings(state: &State, is_leaf: bool) -> Vec<(&'static str, &'static str)> {
     settings
 }
 
-/// Commands for `ip -batch`, namespace by namespace in the order of execution.
+/// Commands for `ip -batch`: namespace and lines, in the order of execution.
 #[derive(Default)]
 struct Plan {
     mtu_bytes: u32,
     ipv6: bool,
+    /// Makes the links, before anything else.
+    links: Vec<(String, String)>,
+    /// Addresses and routes.
     batches: Vec<(String, String)>,
 }
 
@@ -223,7 +230,7 @@ impl Plan {
             "link add {} mtu {mtu} type veth peer name {} mtu {mtu} netns {}",
             near.1, far.1, far.0
         );
-        self.add(near.0, &line);
+        self.links.push((near.0.to_owned(), line));
     }
 
     fn port(&mut self, namespace: &str, device: &str, ipv4: &str, ipv6: &str) {

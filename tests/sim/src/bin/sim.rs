@@ -34,11 +34,26 @@ struct Arguments {
 }
 
 fn parse(arguments: &mut dyn Iterator<Item = String>) -> Result<Arguments, String> {
-    let mut parsed =
-        Arguments { seed: 1, count: 100, name: None, trace: false, keep_going: false, slow_ms: u64::MAX, bulk: false, messages: 2_000 };
+    let mut parsed = Arguments {
+        seed: 1,
+        count: 100,
+        name: None,
+        trace: false,
+        keep_going: false,
+        slow_ms: u64::MAX,
+        bulk: false,
+        messages: 2_000,
+    };
     while let Some(argument) = arguments.next() {
-        let mut value = || arguments.next().ok_or_else(|| format!("{argument} needs a value"));
-        let number = |text: String| text.parse().map_err(|_| format!("{argument}: '{text}' is not a number"));
+        let mut value = || {
+            arguments
+                .next()
+                .ok_or_else(|| format!("{argument} needs a value"))
+        };
+        let number = |text: String| {
+            text.parse()
+                .map_err(|_| format!("{argument}: '{text}' is not a number"))
+        };
         match argument.as_str() {
             "--seed" => parsed.seed = number(value()?)?,
             "--count" => parsed.count = number(value()?)?,
@@ -58,9 +73,8 @@ fn parse(arguments: &mut dyn Iterator<Item = String>) -> Result<Arguments, Strin
 fn scenario_of(arguments: &Arguments, seed: u64) -> Result<Scenario, String> {
     match &arguments.name {
         None => Ok(random(seed)),
-        Some(name) => {
-            named(name, seed).ok_or_else(|| format!("no scenario '{name}'; there are: {}", NAMES.join(", ")))
-        }
+        Some(name) => named(name, seed)
+            .ok_or_else(|| format!("no scenario '{name}'; there are: {}", NAMES.join(", "))),
     }
 }
 
@@ -69,7 +83,10 @@ fn measure(arguments: &Arguments) {
         let mut lossless = 0.0;
         for loss in [0.0, 0.001, 0.01, 0.1] {
             let started = Instant::now();
-            let outcome = World::run(&bulk(arguments.seed, loss, planes, arguments.messages), false);
+            let outcome = World::run(
+                &bulk(arguments.seed, loss, planes, arguments.messages),
+                false,
+            );
             let seconds = started.elapsed().as_secs_f64();
             let goodput = outcome.goodput_bits_per_s();
             if loss == 0.0 {
@@ -110,7 +127,10 @@ fn run(arguments: &Arguments) -> Result<bool, String> {
         }
     }
     let seconds = started.elapsed().as_secs_f64();
-    println!("{runs} runs, {wrong} wrong, {packets} packets, {seconds:.1} s, {:.0} packets/s", packets as f64 / seconds);
+    println!(
+        "{runs} runs, {wrong} wrong, {packets} packets, {seconds:.1} s, {:.0} packets/s",
+        packets as f64 / seconds
+    );
     Ok(wrong == 0)
 }
 

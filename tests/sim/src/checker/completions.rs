@@ -32,19 +32,43 @@ impl Look<'_> {
 
 impl Ledger {
     /// A send completion was reported. Returns the agent and the place of its request in the order.
-    pub fn send_done(&mut self, now: Time, look: &Look<'_>, done: &SendDone) -> Option<(AgentId, usize)> {
+    pub fn send_done(
+        &mut self,
+        now: Time,
+        look: &Look<'_>,
+        done: &SendDone,
+    ) -> Option<(AgentId, usize)> {
         let Some(id) = self.agent_of(look.node, done.qp) else {
-            self.violate(now, format!("{}: completion {:x} of {:?}, which is gone", look.node, done.cookie, done.qp));
+            self.violate(
+                now,
+                format!(
+                    "{}: completion {:x} of {:?}, which is gone",
+                    look.node, done.cookie, done.qp
+                ),
+            );
             return None;
         };
         let agent = &self.agents[id.0];
         let index = agent.done;
-        let Some(message) = agent.submitted.get(index).map(|submitted| submitted.message.clone()) else {
-            self.violate(now, format!("{id}: completion {:x} with nothing outstanding", done.cookie));
+        let Some(message) = agent
+            .submitted
+            .get(index)
+            .map(|submitted| submitted.message.clone())
+        else {
+            self.violate(
+                now,
+                format!(
+                    "{id}: completion {:x} with nothing outstanding",
+                    done.cookie
+                ),
+            );
             return None;
         };
         if message.cookie != done.cookie {
-            let what = format!("{id}: request {:x} completes before request {:x}", done.cookie, message.cookie);
+            let what = format!(
+                "{id}: request {:x} completes before request {:x}",
+                done.cookie, message.cookie
+            );
             self.violate(now, what);
             return None;
         }
@@ -64,7 +88,10 @@ impl Ledger {
         self.close_windows(node, &message.landing);
         // What was flushed may still be under way: its target stays open, and nobody uses it again.
         if let (Some(target), Status::Success) = (message.target, done.status) {
-            if let Some(peer) = self.agents[id.0].peer.filter(|peer| !self.agents[peer.0].memory_gone) {
+            if let Some(peer) = self.agents[id.0]
+                .peer
+                .filter(|peer| !self.agents[peer.0].memory_gone)
+            {
                 let peer_node = self.agents[peer.0].node;
                 self.close_windows(peer_node, &[target]);
             }
@@ -72,11 +99,20 @@ impl Ledger {
         Some((id, index))
     }
 
-    fn check_status(&mut self, now: Time, id: AgentId, index: usize, message: &Message, status: Status) {
+    fn check_status(
+        &mut self,
+        now: Time,
+        id: AgentId,
+        index: usize,
+        message: &Message,
+        status: Status,
+    ) {
         let agent = &mut self.agents[id.0];
         if let Some(first) = agent.failed {
             if status != Status::Flushed {
-                let what = format!("{id}: request {index} ends with {status:?} after one that ended with {first:?}");
+                let what = format!(
+                    "{id}: request {index} ends with {status:?} after one that ended with {first:?}"
+                );
                 self.violate(now, what);
             }
             return;
@@ -100,21 +136,39 @@ impl Ledger {
         }
     }
 
-    fn check_in_place(&mut self, now: Time, look: &Look<'_>, id: AgentId, index: usize, message: &Message) {
+    fn check_in_place(
+        &mut self,
+        now: Time,
+        look: &Look<'_>,
+        id: AgentId,
+        index: usize,
+        message: &Message,
+    ) {
         let submitted = &self.agents[id.0].submitted[index];
         // A program that is gone reports nothing, although its endpoint may have gone on for a moment.
-        let heard = submitted.received || self.agents[id.0].peer.is_none_or(|peer| self.agents[peer.0].dead);
-        let describe = || format!("{id}: request {index} ({:?} of {} bytes) succeeds", message.kind, message.length);
+        let heard = submitted.received
+            || self.agents[id.0]
+                .peer
+                .is_none_or(|peer| self.agents[peer.0].dead);
+        let describe = || {
+            format!(
+                "{id}: request {index} ({:?} of {} bytes) succeeds",
+                message.kind, message.length
+            )
+        };
         let problem = match message.kind {
             Kind::Write if !submitted.placed.covers(message.length) => Some("but is not in place"),
             kind if kind.consumes() && !heard => Some("but the peer has not reported it"),
-            Kind::Read if !look.holds(&message.landing, message.content.bytes(0, message.length)) => {
+            Kind::Read
+                if !look.holds(&message.landing, message.content.bytes(0, message.length)) =>
+            {
                 Some("but its bytes are not there")
             }
             Kind::Atomic => {
                 let found = message.found.unwrap_or_default().to_ne_bytes();
                 let shared = message.found.is_none();
-                (!shared && !look.holds(&message.landing, &found)).then_some("but did not find what it must")
+                (!shared && !look.holds(&message.landing, &found))
+                    .then_some("but did not find what it must")
             }
             _ => None,
         };
@@ -125,14 +179,28 @@ impl Ledger {
     }
 
     /// A receive completion was reported. Returns the agent and the receive.
-    pub fn receive_done(&mut self, now: Time, look: &Look<'_>, done: &ReceiveDone) -> Option<(AgentId, PostedReceive)> {
+    pub fn receive_done(
+        &mut self,
+        now: Time,
+        look: &Look<'_>,
+        done: &ReceiveDone,
+    ) -> Option<(AgentId, PostedReceive)> {
         let Some(id) = self.agent_of(look.node, done.qp) else {
-            self.violate(now, format!("{}: receive completion of {:?}, which is gone", look.node, done.qp));
+            self.violate(
+                now,
+                format!(
+                    "{}: receive completion of {:?}, which is gone",
+                    look.node, done.qp
+                ),
+            );
             return None;
         };
         let queue = self.agents[id.0].queue;
         let Some(receive) = self.take_posted(queue, done.cookie) else {
-            let what = format!("{id}: receive {:x} completes out of order, twice, or was never posted", done.cookie);
+            let what = format!(
+                "{id}: receive {:x} completes out of order, twice, or was never posted",
+                done.cookie
+            );
             self.violate(now, what);
             return None;
         };
@@ -144,7 +212,10 @@ impl Ledger {
     /// Takes a receive out of the books: the oldest of its queue, or, of a shared queue, any that is posted.
     fn take_posted(&mut self, queue: (NodeId, RqId), cookie: u64) -> Option<PostedReceive> {
         let queue = self.queues.get_mut(&queue)?;
-        let at = queue.posted.iter().position(|(receive, done)| receive.cookie == cookie && !done)?;
+        let at = queue
+            .posted
+            .iter()
+            .position(|(receive, done)| receive.cookie == cookie && !done)?;
         if !queue.shared && at > 0 {
             return None;
         }
@@ -157,28 +228,65 @@ impl Ledger {
         Some(receive)
     }
 
-    fn check_receive(&mut self, now: Time, look: &Look<'_>, id: AgentId, receive: &PostedReceive, done: &ReceiveDone) {
+    fn check_receive(
+        &mut self,
+        now: Time,
+        look: &Look<'_>,
+        id: AgentId,
+        receive: &PostedReceive,
+        done: &ReceiveDone,
+    ) {
         if done.status == Status::Flushed {
             return;
         }
-        let Some(peer) = self.agents[id.0].peer else { return };
+        let Some(peer) = self.agents[id.0].peer else {
+            return;
+        };
         let sender = &self.agents[peer.0];
         let Some(index) = sender.consuming.get(sender.received).copied() else {
-            self.violate(now, format!("{id}: a receive completes that nothing was sent for: {done:?}"));
+            self.violate(
+                now,
+                format!("{id}: a receive completes that nothing was sent for: {done:?}"),
+            );
             return;
         };
         let message = sender.submitted[index].message.clone();
-        let capacity: u64 = receive.spans.iter().map(|span| u64::from(span.length)).sum();
-        let is_send = matches!(message.kind, Kind::Send | Kind::SendImm(_) | Kind::SendInv(_));
-        let wanted = if is_send && u64::from(message.length) > capacity { Status::LocalLength } else { Status::Success };
-        let earlier_missing = sender.submitted[..index].iter().enumerate().skip(sender.write_front).find(|(_, earlier)| {
-            earlier.message.kind.writes() && !earlier.placed.covers(earlier.message.length)
-        });
+        let capacity: u64 = receive
+            .spans
+            .iter()
+            .map(|span| u64::from(span.length))
+            .sum();
+        let is_send = matches!(
+            message.kind,
+            Kind::Send | Kind::SendImm(_) | Kind::SendInv(_)
+        );
+        let wanted = if is_send && u64::from(message.length) > capacity {
+            Status::LocalLength
+        } else {
+            Status::Success
+        };
+        let earlier_missing = sender.submitted[..index]
+            .iter()
+            .enumerate()
+            .skip(sender.write_front)
+            .find(|(_, earlier)| {
+                earlier.message.kind.writes() && !earlier.placed.covers(earlier.message.length)
+            });
         let earlier_missing = earlier_missing.map(|(earlier, _)| earlier);
-        let own_missing = message.kind.writes() && !sender.submitted[index].placed.covers(message.length);
-        let describe = format!("{id}: receive {:x} of request {index} of {peer} ({:?})", done.cookie, message.kind);
+        let own_missing =
+            message.kind.writes() && !sender.submitted[index].placed.covers(message.length);
+        let describe = format!(
+            "{id}: receive {:x} of request {index} of {peer} ({:?})",
+            done.cookie, message.kind
+        );
         if done.status != wanted {
-            self.violate(now, format!("{describe} ends with {:?}, expected {wanted:?}", done.status));
+            self.violate(
+                now,
+                format!(
+                    "{describe} ends with {:?}, expected {wanted:?}",
+                    done.status
+                ),
+            );
         }
         if done.status != Status::Success {
             return;
@@ -195,16 +303,28 @@ impl Ledger {
         let fields = (done.kind, done.byte_length, done.source_qpn, done.solicited);
         let right = (kind, message.length, agent.qpn, message.solicited);
         if fields != right {
-            self.violate(now, format!("{describe} reports {fields:?}, expected {right:?}"));
+            self.violate(
+                now,
+                format!("{describe} reports {fields:?}, expected {right:?}"),
+            );
         }
         if is_send && !look.holds(&receive.spans, message.content.bytes(0, message.length)) {
-            self.violate(now, format!("{describe} completes, but its bytes are not there"));
+            self.violate(
+                now,
+                format!("{describe} completes, but its bytes are not there"),
+            );
         }
         if own_missing {
-            self.violate(now, format!("{describe} completes, but its bytes are not all in place"));
+            self.violate(
+                now,
+                format!("{describe} completes, but its bytes are not all in place"),
+            );
         }
         if let Some(earlier) = earlier_missing {
-            self.violate(now, format!("{describe} completes before the earlier WRITE {earlier} is in place"));
+            self.violate(
+                now,
+                format!("{describe} completes before the earlier WRITE {earlier} is in place"),
+            );
         }
     }
 
@@ -226,7 +346,9 @@ impl Ledger {
     /// The host flushes what is still posted to a queue: of the queue pair's own.
     pub fn flush_receives(&mut self, id: AgentId) {
         let queue = self.agents[id.0].queue;
-        let Some(posted) = self.queues.get_mut(&queue).filter(|queue| !queue.shared) else { return };
+        let Some(posted) = self.queues.get_mut(&queue).filter(|queue| !queue.shared) else {
+            return;
+        };
         let left: Vec<_> = posted.posted.drain(..).collect();
         posted.first += left.len() as u64;
         for (receive, done) in left {

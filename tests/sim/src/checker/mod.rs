@@ -48,7 +48,10 @@ pub enum Kind {
 impl Kind {
     /// It completes a receive of the peer.
     pub const fn consumes(self) -> bool {
-        matches!(self, Self::Send | Self::SendImm(_) | Self::SendInv(_) | Self::WriteImm(_))
+        matches!(
+            self,
+            Self::Send | Self::SendImm(_) | Self::SendInv(_) | Self::WriteImm(_)
+        )
     }
 
     /// It writes to memory that the requester names.
@@ -296,7 +299,11 @@ impl Ledger {
         }
         let memory = self.memories.entry(node).or_default();
         for source in &message.sources {
-            let key = (source.region, source.addr, source.addr + u64::from(source.length));
+            let key = (
+                source.region,
+                source.addr,
+                source.addr + u64::from(source.length),
+            );
             *memory.sources.entry(key).or_default() += 1;
         }
         self.open_windows(node, &message.landing, Target::Landing { agent: id, index });
@@ -306,7 +313,12 @@ impl Ledger {
             let peer_node = self.agents[peer.0].node;
             self.open_windows(peer_node, &[target], Target::Write { agent: id, index });
         }
-        self.agents[id.0].submitted.push(Submitted { message, at: now, placed: Ranges::default(), received: false });
+        self.agents[id.0].submitted.push(Submitted {
+            message,
+            at: now,
+            placed: Ranges::default(),
+            received: false,
+        });
         index
     }
 
@@ -315,7 +327,14 @@ impl Ledger {
         let posted = self.queues.entry((node, queue)).or_default();
         let number = posted.first + posted.posted.len() as u64;
         posted.posted.push_back((receive.clone(), false));
-        self.open_windows(node, &receive.spans, Target::Receive { queue: (node, queue), number });
+        self.open_windows(
+            node,
+            &receive.spans,
+            Target::Receive {
+                queue: (node, queue),
+                number,
+            },
+        );
     }
 
     /// The program took a queue pair to the error state: its requests are flushed, and nothing is written for its peer
@@ -366,19 +385,25 @@ impl Ledger {
     /// Requests that were submitted not later than `at` and did not complete.
     pub fn pending_since(&self, id: AgentId, at: Time) -> usize {
         let agent = &self.agents[id.0];
-        agent.submitted[agent.done..].iter().filter(|submitted| submitted.at <= at).count()
+        agent.submitted[agent.done..]
+            .iter()
+            .filter(|submitted| submitted.at <= at)
+            .count()
     }
 
     /// Whether `id` waits for the answer to a READ or an atomic.
     pub fn awaits_answers(&self, id: AgentId) -> bool {
         let agent = &self.agents[id.0];
-        let answered = |submitted: &Submitted| matches!(submitted.message.kind, Kind::Read | Kind::Atomic);
+        let answered =
+            |submitted: &Submitted| matches!(submitted.message.kind, Kind::Read | Kind::Atomic);
         agent.submitted[agent.done..].iter().any(answered)
     }
 
     /// Messages of the peer that `id` reported as received.
     pub fn received(&self, id: AgentId) -> usize {
-        self.agents[id.0].peer.map_or(0, |peer| self.agents[peer.0].received)
+        self.agents[id.0]
+            .peer
+            .map_or(0, |peer| self.agents[peer.0].received)
     }
 
     /// Messages that `id` submitted and that the peer reports.
@@ -415,7 +440,10 @@ impl Ledger {
             agent.received,
             agent.consuming.len(),
             oldest.unwrap_or_default(),
-            agent.failed.map(|status| format!(", failed with {status:?}")).unwrap_or_default(),
+            agent
+                .failed
+                .map(|status| format!(", failed with {status:?}"))
+                .unwrap_or_default(),
         )
     }
 }

@@ -13,7 +13,11 @@ fn difference(wanted: &[u8], found: &[u8]) -> Option<String> {
     }
     let at = (0..wanted.len()).find(|at| wanted[*at] != found[*at])?;
     let show = |bytes: &[u8]| format!("{:02x?}", &bytes[at..bytes.len().min(at + 8)]);
-    Some(format!("from byte {at} of these on {} instead of {}", show(found), show(wanted)))
+    Some(format!(
+        "from byte {at} of these on {} instead of {}",
+        show(found),
+        show(wanted)
+    ))
 }
 
 impl Ledger {
@@ -21,24 +25,39 @@ impl Ledger {
         let memory = self.memories.entry(node).or_default();
         let mut offset = 0;
         for span in spans.iter().filter(|span| span.length > 0) {
-            let window = Window { end: span.addr + u64::from(span.length), target, offset };
+            let window = Window {
+                end: span.addr + u64::from(span.length),
+                target,
+                offset,
+            };
             let previous = memory.windows.insert((span.region, span.addr), window);
-            debug_assert!(previous.is_none(), "programs give out memory once: {span:?} {previous:?}");
+            debug_assert!(
+                previous.is_none(),
+                "programs give out memory once: {span:?} {previous:?}"
+            );
             offset += span.length;
         }
     }
 
     pub(super) fn close_windows(&mut self, node: NodeId, spans: &[Span]) {
-        let Some(memory) = self.memories.get_mut(&node) else { return };
+        let Some(memory) = self.memories.get_mut(&node) else {
+            return;
+        };
         for span in spans.iter().filter(|span| span.length > 0) {
             memory.windows.remove(&(span.region, span.addr));
         }
     }
 
     pub(super) fn close_sources(&mut self, node: NodeId, spans: &[Span]) {
-        let Some(memory) = self.memories.get_mut(&node) else { return };
+        let Some(memory) = self.memories.get_mut(&node) else {
+            return;
+        };
         for source in spans {
-            let key = (source.region, source.addr, source.addr + u64::from(source.length));
+            let key = (
+                source.region,
+                source.addr,
+                source.addr + u64::from(source.length),
+            );
             if let Some(count) = memory.sources.get_mut(&key) {
                 *count -= 1;
                 if *count == 0 {
@@ -63,27 +82,49 @@ impl Ledger {
             (at.0 == region && addr + bytes.len() as u64 <= window.end).then_some((at.1, *window))
         });
         let Some((start, window)) = found else {
-            let what = format!("{node}: {} bytes at {region:?} {addr:#x} were written for no request", bytes.len());
+            let what = format!(
+                "{node}: {} bytes at {region:?} {addr:#x} were written for no request",
+                bytes.len()
+            );
             self.violate(now, what);
             return;
         };
         let offset = window.offset + (addr - start) as u32;
         match window.target {
-            Target::Write { agent, index } => self.placed_write(now, agent, index, strict, offset, bytes),
-            Target::Landing { agent, index } => self.placed_landing(now, agent, index, offset, bytes),
-            Target::Receive { queue, number } => self.placed_receive(now, queue, number, offset, bytes),
+            Target::Write { agent, index } => {
+                self.placed_write(now, agent, index, strict, offset, bytes)
+            }
+            Target::Landing { agent, index } => {
+                self.placed_landing(now, agent, index, offset, bytes)
+            }
+            Target::Receive { queue, number } => {
+                self.placed_receive(now, queue, number, offset, bytes)
+            }
         }
         let should_be = match window.target {
             Target::Write { .. } => KeyKind::Remote,
             Target::Landing { .. } | Target::Receive { .. } => KeyKind::Local,
         };
         if key != should_be {
-            self.violate(now, format!("{node}: {region:?} was written with its {key:?} key"));
+            self.violate(
+                now,
+                format!("{node}: {region:?} was written with its {key:?} key"),
+            );
         }
     }
 
-    fn placed_write(&mut self, now: Time, id: AgentId, index: usize, strict: bool, offset: u32, bytes: &[u8]) {
-        let responder_ended = self.agents[id.0].peer.is_some_and(|peer| self.agents[peer.0].ended);
+    fn placed_write(
+        &mut self,
+        now: Time,
+        id: AgentId,
+        index: usize,
+        strict: bool,
+        offset: u32,
+        bytes: &[u8],
+    ) {
+        let responder_ended = self.agents[id.0]
+            .peer
+            .is_some_and(|peer| self.agents[peer.0].ended);
         let agent = &mut self.agents[id.0];
         let submitted = &mut agent.submitted[index];
         let (length, content) = (submitted.message.length, submitted.message.content);
@@ -101,18 +142,28 @@ impl Ledger {
         }
         let overtakes = strict && agent.write_front < index;
         let front = agent.write_front;
-        let describe = format!("{id}: request {index} (WRITE of {length} bytes), bytes {offset} to {end}");
+        let describe =
+            format!("{id}: request {index} (WRITE of {length} bytes), bytes {offset} to {end}");
         if let Some(wrong) = wrong {
             self.violate(now, format!("{describe}: {wrong}"));
         }
         if responder_ended {
-            self.violate(now, format!("{describe}: written although the responder's queue pair is over"));
+            self.violate(
+                now,
+                format!("{describe}: written although the responder's queue pair is over"),
+            );
         }
         if last_early {
-            self.violate(now, format!("{describe}: the last byte shows before the rest in a strict region"));
+            self.violate(
+                now,
+                format!("{describe}: the last byte shows before the rest in a strict region"),
+            );
         }
         if overtakes {
-            self.violate(now, format!("{describe}: shows in a strict region before request {front}"));
+            self.violate(
+                now,
+                format!("{describe}: shows in a strict region before request {front}"),
+            );
         }
     }
 
@@ -121,7 +172,9 @@ impl Ledger {
         let submitted = &mut agent.submitted[index];
         let message = &submitted.message;
         let right = match (message.kind, message.found) {
-            (Kind::Atomic, Some(found)) => bytes == &found.to_ne_bytes()[offset as usize..][..bytes.len()],
+            (Kind::Atomic, Some(found)) => {
+                bytes == &found.to_ne_bytes()[offset as usize..][..bytes.len()]
+            }
             // Others use the cell too.
             (Kind::Atomic, None) => true,
             _ => message.content.bytes(offset, bytes.len() as u32) == bytes,
@@ -129,15 +182,28 @@ impl Ledger {
         submitted.placed.add(offset, offset + bytes.len() as u32);
         let kind = message.kind;
         if !right {
-            let what = format!("{id}: request {index} ({kind:?}): the answer has wrong bytes at {offset}: {:02x?}", &bytes[..bytes.len().min(8)]);
+            let what = format!(
+                "{id}: request {index} ({kind:?}): the answer has wrong bytes at {offset}: {:02x?}",
+                &bytes[..bytes.len().min(8)]
+            );
             self.violate(now, what);
         }
         if self.agents[id.0].gone {
-            self.violate(now, format!("{id}: request {index} ({kind:?}): answered although its life is over"));
+            self.violate(
+                now,
+                format!("{id}: request {index} ({kind:?}): answered although its life is over"),
+            );
         }
     }
 
-    fn placed_receive(&mut self, now: Time, queue: (NodeId, RqId), number: u64, offset: u32, bytes: &[u8]) {
+    fn placed_receive(
+        &mut self,
+        now: Time,
+        queue: (NodeId, RqId),
+        number: u64,
+        offset: u32,
+        bytes: &[u8],
+    ) {
         if self.queues.get(&queue).is_none_or(|queue| queue.shared) {
             // Which message it is shows at the completion.
             return;
@@ -153,11 +219,15 @@ impl Ledger {
             Some(&peer.submitted[*peer.consuming.get(number as usize)?].message)
         });
         let Some(message) = sent else {
-            self.violate(now, format!("receive {number} of {queue:?}: written although nothing was sent for it"));
+            self.violate(
+                now,
+                format!("receive {number} of {queue:?}: written although nothing was sent for it"),
+            );
             return;
         };
         let end = offset + bytes.len() as u32;
-        let right = end <= message.length && message.content.bytes(offset, bytes.len() as u32) == bytes;
+        let right =
+            end <= message.length && message.content.bytes(offset, bytes.len() as u32) == bytes;
         if !right {
             let what = format!(
                 "receive {number} of {queue:?}: bytes {offset} to {end} are not those of the {:?} of {} bytes",
@@ -166,12 +236,22 @@ impl Ledger {
             self.violate(now, what);
         }
         if owner.is_some_and(|owner| self.agents[owner].ended) {
-            self.violate(now, format!("receive {number} of {queue:?}: written although its queue pair is over"));
+            self.violate(
+                now,
+                format!("receive {number} of {queue:?}: written although its queue pair is over"),
+            );
         }
     }
 
     /// An endpoint is about to read memory for a packet.
-    pub fn gathered(&mut self, now: Time, node: NodeId, (region, key): (RegionIndex, KeyKind), addr: u64, length: u32) {
+    pub fn gathered(
+        &mut self,
+        now: Time,
+        node: NodeId,
+        (region, key): (RegionIndex, KeyKind),
+        addr: u64,
+        length: u32,
+    ) {
         if key == KeyKind::Remote {
             // The answer to a READ: the peer chose what.
             return;
@@ -179,10 +259,14 @@ impl Ledger {
         let end = addr + u64::from(length);
         let allowed = self.memories.get(&node).is_some_and(|memory| {
             let from = memory.sources.range(..=(region, addr, u64::MAX)).rev();
-            from.take_while(|(source, _)| source.0 == region).take(4).any(|(source, _)| source.1 <= addr && end <= source.2)
+            from.take_while(|(source, _)| source.0 == region)
+                .take(4)
+                .any(|(source, _)| source.1 <= addr && end <= source.2)
         });
         if !allowed {
-            let what = format!("{node}: {length} bytes at {region:?} {addr:#x} were read for no request in progress");
+            let what = format!(
+                "{node}: {length} bytes at {region:?} {addr:#x} were read for no request in progress"
+            );
             self.violate(now, what);
         }
     }

@@ -12,13 +12,19 @@ impl Ranges {
         }
         let first = self.0.partition_point(|range| range.1 < start);
         let last = self.0.partition_point(|range| range.0 <= end);
-        let merged = self.0[first..last].iter().fold((start, end), |all, range| (all.0.min(range.0), all.1.max(range.1)));
+        let merged = self.0[first..last].iter().fold((start, end), |all, range| {
+            (all.0.min(range.0), all.1.max(range.1))
+        });
         self.0.splice(first..last, [merged]);
     }
 
     /// Whether all of `[0, length)` is in it.
     pub fn covers(&self, length: u32) -> bool {
-        length == 0 || self.0.first().is_some_and(|range| range.0 == 0 && range.1 >= length)
+        length == 0
+            || self
+                .0
+                .first()
+                .is_some_and(|range| range.0 == 0 && range.1 >= length)
     }
 
     /// How many bytes are in it.

@@ -87,7 +87,6 @@ pub struct Program {
     /// Requests not yet submitted.
     pub(crate) left: u32,
     rng: SmallRng,
-    pd: PdId,
     /// Of the outstanding requests, oldest first.
     leases: VecDeque<Vec<Lease>>,
     pools: Vec<Pool>,
@@ -125,18 +124,29 @@ impl World {
     }
 
     /// The same, on queue pairs that were reset if they are given.
-    pub(crate) fn create_pair_over(&mut self, old: [Option<AgentId>; 2], pair: &Pair) -> [AgentId; 2] {
+    pub(crate) fn create_pair_over(
+        &mut self,
+        old: [Option<AgentId>; 2],
+        pair: &Pair,
+    ) -> [AgentId; 2] {
         let first = AgentId(self.programs.len());
         let ids = [first, AgentId(first.0 + 1)];
-        for side in 0..2 {
-            self.create_program(pair, side, ids, old[side]);
+        for (side, old) in old.into_iter().enumerate() {
+            self.create_program(pair, side, ids, old);
         }
         self.ledger.pair(ids[0], ids[1]);
         for id in ids {
             let workload = &self.programs[id.0].workload;
             let (start_ns, first) = (workload.start_ns, workload.first_receives);
-            let (later, later_ns) = (workload.receives.saturating_sub(first), workload.receive_delay_ns + 100_000);
-            let delay_ns = if start_ns > 0 { self.rng.random_range(0..=start_ns) } else { 0 };
+            let (later, later_ns) = (
+                workload.receives.saturating_sub(first),
+                workload.receive_delay_ns + 100_000,
+            );
+            let delay_ns = if start_ns > 0 {
+                self.rng.random_range(0..=start_ns)
+            } else {
+                0
+            };
             self.schedule_action(delay_ns, id, Action::Connect);
             self.post_receives(id, first);
             if later > 0 {
@@ -147,17 +157,36 @@ impl World {
         ids
     }
 
-    fn create_program(&mut self, pair: &Pair, side: usize, ids: [AgentId; 2], old: Option<AgentId>) {
+    fn create_program(
+        &mut self,
+        pair: &Pair,
+        side: usize,
+        ids: [AgentId; 2],
+        old: Option<AgentId>,
+    ) {
         let seed = self.rng.next_u64();
         let node_id = pair.nodes[side];
         let (mine, theirs) = (&pair.workloads[side], &pair.workloads[1 - side]);
         let pd = PdId(node_id.0 as u32 + 1);
-        let old = old.map(|old| &self.programs[old.0]).map(|old| (old.qp, old.qpn, old.queue));
+        let old = old
+            .map(|old| &self.programs[old.0])
+            .map(|old| (old.qp, old.qpn, old.queue));
         let node = &mut self.nodes[node_id.0];
         let (qp, qpn, queue) = old.unwrap_or_else(|| {
-            let queue = if pair.shared { SHARED_QUEUE } else { RqId(1 + ids[side].0 as u32) };
-            let config = QpConfig { pd, receive_queue: queue, shared_receive_queue: pair.shared };
-            let (qp, qpn) = node.endpoint.create_qp(config).unwrap_or_else(|error| panic!("{node_id}: {error}"));
+            let queue = if pair.shared {
+                SHARED_QUEUE
+            } else {
+                RqId(1 + ids[side].0 as u32)
+            };
+            let config = QpConfig {
+                pd,
+                receive_queue: queue,
+                shared_receive_queue: pair.shared,
+            };
+            let (qp, qpn) = node
+                .endpoint
+                .create_qp(config)
+                .unwrap_or_else(|error| panic!("{node_id}: {error}"));
             (qp, qpn, queue)
         });
         let memory = &mut node.memory;
@@ -172,13 +201,21 @@ impl World {
             Pool::new(memory, pd, remote, theirs.depth + 2, theirs.max_bytes),
         ];
         let readable_bytes = 2 * theirs.max_bytes + 64;
-        let readable = memory.register(pd, readable_bytes, Access(Access::LOCAL_WRITE.0 | Access::REMOTE_READ.0));
+        let readable = memory.register(
+            pd,
+            readable_bytes,
+            Access(Access::LOCAL_WRITE.0 | Access::REMOTE_READ.0),
+        );
         let content = Content::new(seed);
         let base = memory.base(readable);
         if let Some(bytes) = memory.bytes_mut(readable, base, u64::from(readable_bytes)) {
             bytes.copy_from_slice(content.bytes(0, readable_bytes));
         }
-        let forbidden = memory.register(pd, 4096, Access(Access::LOCAL_WRITE.0 | Access::REMOTE_READ.0));
+        let forbidden = memory.register(
+            pd,
+            4096,
+            Access(Access::LOCAL_WRITE.0 | Access::REMOTE_READ.0),
+        );
         let foreign = memory.register(PdId(u32::MAX), 4096, remote);
         let cells = memory.register(pd, 64, Access(remote.0 | Access::REMOTE_ATOMIC.0));
         self.ledger.create_queue(node_id, queue, pair.shared);
@@ -194,7 +231,6 @@ impl World {
             state: State::Starting,
             left: mine.messages,
             rng: SmallRng::seed_from_u64(seed),
-            pd,
             leases: VecDeque::new(),
             pools,
             readable: (readable, content, readable_bytes),
@@ -209,7 +245,8 @@ impl World {
     /// Does what a program planned.
     pub(crate) fn act(&mut self, id: AgentId, action: Action) {
         let node = self.programs[id.0].node;
-        if !matches!(self.nodes[node.0].life, Life::Up) || self.programs[id.0].state == State::Over {
+        if !matches!(self.nodes[node.0].life, Life::Up) || self.programs[id.0].state == State::Over
+        {
             return;
         }
         match action {
@@ -233,10 +270,18 @@ impl World {
             access: Access(0xf),
         };
         let (node, qp, start_ns) = (program.node, program.qp, program.workload.start_ns);
-        if let Err(error) = self.nodes[node.0].endpoint.connect_qp(self.now, qp, &params) {
-            self.ledger.violate(self.now, format!("{id}: cannot be connected: {error}"));
+        if let Err(error) = self.nodes[node.0]
+            .endpoint
+            .connect_qp(self.now, qp, &params)
+        {
+            self.ledger
+                .violate(self.now, format!("{id}: cannot be connected: {error}"));
         }
-        let delay_ns = if start_ns > 0 { self.rng.random_range(0..=start_ns / 4) } else { 0 };
+        let delay_ns = if start_ns > 0 {
+            self.rng.random_range(0..=start_ns / 4)
+        } else {
+            0
+        };
         self.schedule_action(delay_ns, id, Action::Enable);
         self.wake(node, self.now);
     }
@@ -256,7 +301,9 @@ impl World {
             program.state = State::Running;
         }
         let (node, qp) = (program.node, program.qp);
-        self.nodes[node.0].endpoint.enable_send(self.now, qp, &params);
+        self.nodes[node.0]
+            .endpoint
+            .enable_send(self.now, qp, &params);
         self.fill(id);
     }
 
@@ -288,7 +335,9 @@ impl World {
             return;
         }
         for _ in 0..count {
-            let Some(lease) = self.lease(id, PoolKind::Receive) else { break };
+            let Some(lease) = self.lease(id, PoolKind::Receive) else {
+                break;
+            };
             let bytes = self.programs[self.programs[id.0].peer.0].workload.max_bytes;
             let sges = self.programs[id.0].workload.sges;
             let spans = self.scatter(id, lease, bytes, sges);
@@ -297,21 +346,34 @@ impl World {
             let (node, queue) = (self.programs[id.0].node, self.programs[id.0].queue);
             self.receive_leases.insert(cookie, lease);
             let entries = spans.iter().map(sge).collect();
-            self.ledger.post_receive(node, queue, PostedReceive { cookie, spans });
-            self.nodes[node.0].memory.post(queue, Receive { cookie, sges: entries });
+            self.ledger
+                .post_receive(node, queue, PostedReceive { cookie, spans });
+            self.nodes[node.0].memory.post(
+                queue,
+                Receive {
+                    cookie,
+                    sges: entries,
+                },
+            );
         }
         let (node, queue) = (self.programs[id.0].node, self.programs[id.0].queue);
         let sharers: Vec<QpId> = self
             .programs
             .iter()
-            .filter(|program| program.node == node && program.queue == queue && program.state != State::Over)
+            .filter(|program| {
+                program.node == node && program.queue == queue && program.state != State::Over
+            })
             .map(|program| program.qp)
             .collect();
         for qp in sharers {
             let node = &mut self.nodes[node.0];
             if node.endpoint.wants_receive_notice(qp) {
-                let mut host =
-                    HostView { node: node.id, now: self.now, memory: &mut node.memory, ledger: &mut self.ledger };
+                let mut host = HostView {
+                    node: node.id,
+                    now: self.now,
+                    memory: &mut node.memory,
+                    ledger: &mut self.ledger,
+                };
                 node.endpoint.receives_posted(self.now, qp, &mut host);
             }
         }
@@ -322,8 +384,13 @@ impl World {
 
     /// A send completion was polled.
     pub(crate) fn on_send_done(&mut self, node: NodeId, done: &SendDone) {
-        let look = Look { node, memory: &self.nodes[node.0].memory };
-        let Some((id, _)) = self.ledger.send_done(self.now, &look, done) else { return };
+        let look = Look {
+            node,
+            memory: &self.nodes[node.0].memory,
+        };
+        let Some((id, _)) = self.ledger.send_done(self.now, &look, done) else {
+            return;
+        };
         let leases = self.programs[id.0].leases.pop_front().unwrap_or_default();
         for lease in leases {
             if done.status == Status::Success || lease.owner == id {
@@ -331,7 +398,9 @@ impl World {
             }
         }
         let program = &mut self.programs[id.0];
-        if done.status != Status::Success && matches!(program.state, State::Running | State::Starting) {
+        if done.status != Status::Success
+            && matches!(program.state, State::Running | State::Starting)
+        {
             program.state = State::Failed;
         }
         let think_ns = program.workload.think_ns;
@@ -350,9 +419,16 @@ impl World {
 
     /// A receive completion was polled.
     pub(crate) fn on_receive_done(&mut self, node: NodeId, done: &ReceiveDone) {
-        let look = Look { node, memory: &self.nodes[node.0].memory };
-        let Some((id, receive)) = self.ledger.receive_done(self.now, &look, done) else { return };
-        let Some(lease) = self.receive_leases.remove(&receive.cookie) else { return };
+        let look = Look {
+            node,
+            memory: &self.nodes[node.0].memory,
+        };
+        let Some((id, receive)) = self.ledger.receive_done(self.now, &look, done) else {
+            return;
+        };
+        let Some(lease) = self.receive_leases.remove(&receive.cookie) else {
+            return;
+        };
         self.release(lease);
         if done.status == Status::Flushed {
             return;
@@ -436,13 +512,20 @@ impl World {
         self.programs[id.0].state = State::Over;
         self.ledger.fail_by_program(id);
         let host_node = &mut self.nodes[node.0];
-        let mut host =
-            HostView { node, now: self.now, memory: &mut host_node.memory, ledger: &mut self.ledger };
+        let mut host = HostView {
+            node,
+            now: self.now,
+            memory: &mut host_node.memory,
+            ledger: &mut self.ledger,
+        };
         host_node.endpoint.destroy_qp(self.now, qp, &mut host);
         self.poll_events(node);
         let pending = self.ledger.pending(id);
         if pending > 0 {
-            self.ledger.violate(self.now, format!("{id}: destroyed, but {pending} requests did not complete"));
+            self.ledger.violate(
+                self.now,
+                format!("{id}: destroyed, but {pending} requests did not complete"),
+            );
         }
         self.flush_receives(id);
         self.ledger.forget(id);
@@ -452,18 +535,28 @@ impl World {
     /// The program takes its queue pair to the error state.
     pub(crate) fn fail(&mut self, id: AgentId) {
         let (node, qp) = (self.programs[id.0].node, self.programs[id.0].qp);
-        if !matches!(self.programs[id.0].state, State::Running) || self.nodes[node.0].life != Life::Up {
+        if !matches!(self.programs[id.0].state, State::Running)
+            || self.nodes[node.0].life != Life::Up
+        {
             return;
         }
         self.programs[id.0].state = State::Failed;
         self.ledger.fail_by_program(id);
         let host_node = &mut self.nodes[node.0];
-        let mut host = HostView { node, now: self.now, memory: &mut host_node.memory, ledger: &mut self.ledger };
+        let mut host = HostView {
+            node,
+            now: self.now,
+            memory: &mut host_node.memory,
+            ledger: &mut self.ledger,
+        };
         host_node.endpoint.fail_qp(self.now, qp, &mut host);
         self.poll_events(node);
         let pending = self.ledger.pending(id);
         if pending > 0 {
-            self.ledger.violate(self.now, format!("{id}: in error, but {pending} requests were not flushed"));
+            self.ledger.violate(
+                self.now,
+                format!("{id}: in error, but {pending} requests were not flushed"),
+            );
         }
         self.flush_receives(id);
         self.fill(id);
@@ -477,7 +570,12 @@ impl World {
             return;
         }
         let host_node = &mut self.nodes[node.0];
-        let mut host = HostView { node, now: self.now, memory: &mut host_node.memory, ledger: &mut self.ledger };
+        let mut host = HostView {
+            node,
+            now: self.now,
+            memory: &mut host_node.memory,
+            ledger: &mut self.ledger,
+        };
         host_node.endpoint.reset_qp(self.now, qp, &mut host);
         self.poll_events(node);
         self.programs[id.0].state = State::Over;
@@ -495,7 +593,11 @@ impl World {
             return None;
         }
         let at = program.rng.random_range(0..free.len());
-        Some(Lease { owner, pool, slot: free.swap_remove(at) })
+        Some(Lease {
+            owner,
+            pool,
+            slot: free.swap_remove(at),
+        })
     }
 
     /// Gives a slot back, full of rubbish: whoever still reads it will be found out.
@@ -503,14 +605,27 @@ impl World {
         let program = &mut self.programs[lease.owner.0];
         let pool = &mut program.pools[lease.pool as usize];
         pool.free.push(lease.slot);
-        let (region, start, length) = (pool.region, pool.start(lease.slot), u64::from(pool.slot_bytes));
-        if let Some(bytes) = self.nodes[program.node.0].memory.bytes_mut(region, start, length) {
+        let (region, start, length) = (
+            pool.region,
+            pool.start(lease.slot),
+            u64::from(pool.slot_bytes),
+        );
+        if let Some(bytes) = self.nodes[program.node.0]
+            .memory
+            .bytes_mut(region, start, length)
+        {
             bytes.fill(0xee);
         }
     }
 
     /// Divides `bytes` at random into up to `most` pieces of the slot, with gaps.
-    pub(crate) fn scatter(&mut self, id: AgentId, lease: Lease, bytes: u32, most: u32) -> Vec<Span> {
+    pub(crate) fn scatter(
+        &mut self,
+        id: AgentId,
+        lease: Lease,
+        bytes: u32,
+        most: u32,
+    ) -> Vec<Span> {
         let pool = &self.programs[lease.owner.0].pools[lease.pool as usize];
         let (region, start) = (pool.region, pool.start(lease.slot));
         let rng = &mut self.programs[id.0].rng;
@@ -523,7 +638,11 @@ impl World {
         for cut in cuts {
             let length = cut - done;
             if length > 0 {
-                spans.push(Span { region, addr, length });
+                spans.push(Span {
+                    region,
+                    addr,
+                    length,
+                });
                 addr += u64::from(length + rng.random_range(0..16));
                 done = cut;
             }
@@ -536,7 +655,12 @@ impl Pool {
     fn new(memory: &mut Memory, pd: PdId, access: Access, slots: u32, bytes: u32) -> Self {
         let slot_bytes = bytes + SLOT_EXTRA_BYTES;
         let region = memory.register(pd, slots * slot_bytes, access);
-        Self { region, base: memory.base(region), slot_bytes, free: (0..slots).collect() }
+        Self {
+            region,
+            base: memory.base(region),
+            slot_bytes,
+            free: (0..slots).collect(),
+        }
     }
 
     fn start(&self, slot: u32) -> u64 {
@@ -545,5 +669,9 @@ impl Pool {
 }
 
 pub(crate) fn sge(span: &Span) -> Sge {
-    Sge { addr: span.addr, length: span.length, lkey: Memory::lkey(span.region) }
+    Sge {
+        addr: span.addr,
+        length: span.length,
+        lkey: Memory::lkey(span.region),
+    }
 }

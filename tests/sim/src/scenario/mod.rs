@@ -102,7 +102,11 @@ pub struct Scenario {
 impl Scenario {
     /// Two hosts, one pair of queue pairs that do the same.
     pub fn two(name: &str, seed: u64, workload: Workload) -> Self {
-        let pair = Pair { nodes: [NodeId(0), NodeId(1)], workloads: [workload.clone(), workload], shared: false };
+        let pair = Pair {
+            nodes: [NodeId(0), NodeId(1)],
+            workloads: [workload.clone(), workload],
+            shared: false,
+        };
         Self {
             name: name.into(),
             seed,

@@ -24,10 +24,14 @@ pub const NAMES: &[&str] = &[
     "process-death",
     "restart",
     "restart-at-once",
+    "restart-duplicated",
+    "restart-early",
     "close",
     "leave-in-order",
     "exit-in-order",
     "reconnect",
+    "reconnect-duplicated",
+    "close-lossy",
     "strict",
     "long-messages",
     "reads",
@@ -45,7 +49,11 @@ pub fn named(name: &str, seed: u64) -> Option<Scenario> {
     let (a, b) = (NodeId(0), NodeId(1));
     let network = &mut scenario.network;
     let edit = |scenario: &mut Scenario, change: &dyn Fn(&mut Workload)| {
-        scenario.pairs.iter_mut().flat_map(|pair| pair.workloads.iter_mut()).for_each(change);
+        scenario
+            .pairs
+            .iter_mut()
+            .flat_map(|pair| pair.workloads.iter_mut())
+            .for_each(change);
     };
     match name {
         "calm" => {}
@@ -54,37 +62,98 @@ pub fn named(name: &str, seed: u64) -> Option<Scenario> {
         "loss-30" => network.loss = 0.3,
         "bursts" => (network.burst, network.burst_ns) = (0.01, 200_000),
         "reorder" => {
-            (network.reorder, network.reorder_ns, network.route_spread_ns, network.jitter_ns) =
-                (0.2, 200_000, 100_000, 20_000);
+            (
+                network.reorder,
+                network.reorder_ns,
+                network.route_spread_ns,
+                network.jitter_ns,
+            ) = (0.2, 200_000, 100_000, 20_000);
         }
         "duplicates" => network.duplicate = 0.3,
         "damage" => network.corrupt = 0.1,
-        "pauses" => scenario.faults = (0..8).map(|at| (at * 3_000_000, pause(NodeId(at as usize % 2)))).collect(),
-        "slow-receiver" => edit(&mut scenario, &|w| (w.receives, w.receive_delay_ns) = (2, 3_000_000)),
-        "no-receives-at-first" => {
-            edit(&mut scenario, &|w| (w.receives, w.first_receives, w.receive_delay_ns) = (4, 0, 10_000_000));
+        "pauses" => {
+            scenario.faults = (0..8)
+                .map(|at| (at * 3_000_000, pause(NodeId(at as usize % 2))))
+                .collect()
         }
-        "one-direction-dark" => scenario.faults = vec![(300_000, dark(Some(a), Some(b), None, 0xff, 30_000_000))],
-        "routes-dark" => scenario.faults = vec![(300_000, dark(None, None, None, 0x55, 80_000_000))],
+        "slow-receiver" => edit(&mut scenario, &|w| {
+            (w.receives, w.receive_delay_ns) = (2, 3_000_000)
+        }),
+        "no-receives-at-first" => {
+            edit(&mut scenario, &|w| {
+                (w.receives, w.first_receives, w.receive_delay_ns) = (4, 0, 10_000_000)
+            });
+        }
+        "one-direction-dark" => {
+            scenario.faults = vec![(300_000, dark(Some(a), Some(b), None, 0xff, 30_000_000))];
+            edit(&mut scenario, &|w| w.messages = 600);
+        }
+        "routes-dark" => {
+            scenario.faults = vec![(300_000, dark(None, None, None, 0x55, 80_000_000))];
+            edit(&mut scenario, &|w| w.messages = 600);
+        }
         "plane-dark" => {
             network.planes = 4;
             scenario.faults = vec![(300_000, dark(None, None, Some(2), 0xff, 50_000_000))];
-            edit(&mut scenario, &|w| (w.messages, w.max_bytes) = (400, 50_000));
+            edit(&mut scenario, &|w| {
+                (w.messages, w.max_bytes) = (400, 50_000)
+            });
         }
         "silent-death" | "process-death" => {
             edit(&mut scenario, &|w| (w.timeout, w.messages) = (14, 2_000));
-            scenario.faults = vec![(2_000_000, Fault::Kill { node: b, silent: name == "silent-death" })];
+            scenario.faults = vec![(
+                2_000_000,
+                Fault::Kill {
+                    node: b,
+                    silent: name == "silent-death",
+                },
+            )];
         }
-        "restart" | "restart-at-once" => {
-            edit(&mut scenario, &|w| w.timeout = 14);
-            let after_ns = if name == "restart" { 40_000_000 } else { 0 };
+        "restart" | "restart-at-once" | "restart-duplicated" => {
+            if name == "restart-duplicated" {
+                // Packets of the old incarnation come after those of the new one.
+                (network.duplicate, network.reorder, network.reorder_ns) = (0.3, 0.3, 2_000_000);
+            }
+            edit(&mut scenario, &|w| w.timeout = 15);
+            let after_ns = if name == "restart-at-once" {
+                0
+            } else {
+                40_000_000
+            };
             scenario.faults = vec![
-                (500_000, Fault::Kill { node: b, silent: false }),
+                (
+                    500_000,
+                    Fault::Kill {
+                        node: b,
+                        silent: false,
+                    },
+                ),
                 (500_000 + after_ns, Fault::Restart { node: b }),
             ];
         }
-        "close" => {
+        "restart-early" => {
+            // In the midst of setting up; the survivor only answers.
+            network.loss = 0.3;
+            edit(&mut scenario, &|w| (w.timeout, w.mix) = (16, Mix::READS));
+            scenario.pairs[0].workloads[0].messages = 0;
+            scenario.faults = vec![
+                (
+                    60_000,
+                    Fault::Kill {
+                        node: b,
+                        silent: false,
+                    },
+                ),
+                (110_000, Fault::Restart { node: b }),
+            ];
+        }
+        "close" | "close-lossy" => {
             edit(&mut scenario, &|w| (w.timeout, w.messages) = (14, 2_000));
+            if name == "close-lossy" {
+                // The bound ends before the exiting process gives up saying goodbye, which it must say again.
+                scenario.network.loss = 0.3;
+                edit(&mut scenario, &|w| w.timeout = 11);
+            }
             scenario.faults = vec![(2_000_000, Fault::Close { node: b })];
         }
         "leave-in-order" => {
@@ -95,19 +164,42 @@ pub fn named(name: &str, seed: u64) -> Option<Scenario> {
             network.loss = 0.05;
             scenario.pairs[0].workloads[1].ending = Ending::Exit;
         }
-        "reconnect" => {
+        "reconnect" | "reconnect-duplicated" => {
+            let mut every_ns = 400_000;
+            if name == "reconnect-duplicated" {
+                // Packets of an earlier life come after those of a later one.
+                (network.duplicate, network.reorder, network.reorder_ns) = (0.5, 0.5, 150_000);
+                edit(&mut scenario, &|w| w.mix = Mix::READS);
+                every_ns = 50_000;
+            }
             let plan = scenario.pairs[0].clone();
-            scenario.faults =
-                (1..6).map(|at| (at * 400_000, Fault::Reconnect { pair: 0, plan: plan.clone() })).collect();
+            scenario.faults = (1..6)
+                .map(|at| {
+                    (
+                        at * every_ns,
+                        Fault::Reconnect {
+                            pair: 0,
+                            plan: plan.clone(),
+                        },
+                    )
+                })
+                .collect();
         }
         "strict" => {
             (network.loss, network.route_spread_ns, network.jitter_ns) = (0.02, 50_000, 10_000);
-            edit(&mut scenario, &|w| (w.mix, w.relaxed_percent, w.messages) = (Mix::WRITES, 0, 300));
-            scenario.hosts.iter_mut().for_each(|host| host.hold_bytes = 100_000);
+            edit(&mut scenario, &|w| {
+                (w.mix, w.relaxed_percent, w.messages) = (Mix::WRITES, 0, 300)
+            });
+            scenario
+                .hosts
+                .iter_mut()
+                .for_each(|host| host.hold_bytes = 100_000);
         }
         "long-messages" => {
             network.loss = 0.01;
-            edit(&mut scenario, &|w| (w.messages, w.max_bytes, w.sges) = (40, 600_000, 30));
+            edit(&mut scenario, &|w| {
+                (w.messages, w.max_bytes, w.sges) = (40, 500_000, 30)
+            });
         }
         "reads" => {
             network.loss = 0.02;
@@ -116,7 +208,9 @@ pub fn named(name: &str, seed: u64) -> Option<Scenario> {
         "atomics" => {
             network.loss = 0.1;
             network.duplicate = 0.1;
-            edit(&mut scenario, &|w| (w.mix, w.messages) = (Mix::ATOMICS, 500));
+            edit(&mut scenario, &|w| {
+                (w.mix, w.messages) = (Mix::ATOMICS, 500)
+            });
         }
         "incast" => incast(&mut scenario, 8),
         "self-connection" => scenario.pairs[0].nodes = [a, a],
@@ -124,12 +218,15 @@ pub fn named(name: &str, seed: u64) -> Option<Scenario> {
             network.loss = 0.02;
             let mut pair = scenario.pairs[0].clone();
             pair.shared = true;
-            pair.workloads.iter_mut().for_each(|w| (w.receives, w.first_receives) = (4, 4));
+            pair.workloads
+                .iter_mut()
+                .for_each(|w| (w.receives, w.first_receives) = (4, 4));
             scenario.pairs = vec![pair; 4];
         }
         "tiny-socket-buffer" => {
             scenario.hosts.iter_mut().for_each(|host| {
-                (host.receive_buffer_bytes, host.packet_ns, host.wake_ns) = (100_000, 3_000, 50_000);
+                (host.receive_buffer_bytes, host.packet_ns, host.wake_ns) =
+                    (100_000, 3_000, 50_000);
             });
         }
         _ => return named_late(name, scenario),
@@ -139,18 +236,29 @@ pub fn named(name: &str, seed: u64) -> Option<Scenario> {
 
 /// Mistakes, by name, and seeds that failed once.
 fn named_late(name: &str, mut scenario: Scenario) -> Option<Scenario> {
-    let mistake = Mistake::ALL.into_iter().find(|mistake| name == format!("mistake-{mistake:?}"))?;
+    let mistake = Mistake::ALL
+        .into_iter()
+        .find(|mistake| name == format!("mistake-{mistake:?}"))?;
     scenario.network.loss = 0.02;
     scenario.pairs[0].workloads[0].mistake = Some(mistake);
     Some(scenario)
 }
 
 fn pause(node: NodeId) -> Fault {
-    Fault::Pause { node, ns: 5_000_000 }
+    Fault::Pause {
+        node,
+        ns: 5_000_000,
+    }
 }
 
 fn dark(from: Option<NodeId>, to: Option<NodeId>, plane: Option<u8>, routes: u8, ns: u64) -> Fault {
-    Fault::Dark { from, to, plane, routes, ns }
+    Fault::Dark {
+        from,
+        to,
+        plane,
+        routes,
+        ns,
+    }
 }
 
 fn incast(scenario: &mut Scenario, senders: usize) {
@@ -159,7 +267,13 @@ fn incast(scenario: &mut Scenario, senders: usize) {
     scenario.hosts = vec![scenario.hosts[0].clone(); senders + 1];
     let pair = |at| Pair {
         nodes: [NodeId(at), NodeId(0)],
-        workloads: [send.clone(), Workload { max_bytes: send.max_bytes, ..Workload::silent() }],
+        workloads: [
+            send.clone(),
+            Workload {
+                max_bytes: send.max_bytes,
+                ..Workload::silent()
+            },
+        ],
         shared: false,
     };
     scenario.pairs = (1..=senders).map(pair).collect();
@@ -174,12 +288,24 @@ pub fn bulk(seed: u64, loss: f64, planes: u8, messages: u32) -> Scenario {
         depth: 16,
         max_bytes: 1 << 18,
         all_long: true,
-        mix: Mix { write: 1, send: 0, write_imm: 0, read: 0, atomic: 0, write_read: 0, read_send: 0 },
+        mix: Mix {
+            write: 1,
+            send: 0,
+            write_imm: 0,
+            read: 0,
+            atomic: 0,
+            write_read: 0,
+            read_send: 0,
+        },
         relaxed_percent: 100,
         sges: 1,
         ..Workload::default()
     };
-    let receive = Workload { max_bytes: send.max_bytes, receives: 2, ..Workload::silent() };
+    let receive = Workload {
+        max_bytes: send.max_bytes,
+        receives: 2,
+        ..Workload::silent()
+    };
     let mut scenario = Scenario::two("bulk", seed, send.clone());
     scenario.pairs[0].workloads = [send, receive];
     scenario.network.planes = planes;

@@ -13,7 +13,11 @@ use crate::workload::{Ending, Mistake, Mix, Workload};
 
 /// Draws `values` apart: the first is the usual case.
 fn pick<T: Copy>(rng: &mut SmallRng, values: &[T]) -> T {
-    if rng.random_ratio(1, 2) { values[0] } else { values[rng.random_range(0..values.len())] }
+    if rng.random_ratio(1, 2) {
+        values[0]
+    } else {
+        values[rng.random_range(0..values.len())]
+    }
 }
 
 /// What the scenario is about.
@@ -64,34 +68,54 @@ pub fn random(seed: u64) -> Scenario {
         let a = rng.random_range(0..nodes);
         // Now and then a queue pair is connected to one of its own process.
         let loops = theme == Theme::Calm && !shared && rng.random_ratio(1, 10);
-        let b = if loops { a } else { (a + rng.random_range(1..nodes)) % nodes };
-        let mut workloads = [draw_workload(rng, messages, max_bytes), draw_workload(rng, messages, max_bytes)];
+        let b = if loops {
+            a
+        } else {
+            (a + rng.random_range(1..nodes)) % nodes
+        };
+        let mut workloads = [
+            draw_workload(rng, messages, max_bytes),
+            draw_workload(rng, messages, max_bytes),
+        ];
         match theme {
             // Bounds that are soon over, but not before a connection can be set up again.
             Theme::Death | Theme::Restart | Theme::Close => {
                 let timeout = rng.random_range(if theme == Theme::Restart { 15 } else { 11 }..=16);
-                workloads.iter_mut().for_each(|workload| workload.timeout = timeout);
+                workloads
+                    .iter_mut()
+                    .for_each(|workload| workload.timeout = timeout);
             }
             Theme::Mistakes => {
                 let side = rng.random_range(0..2);
-                workloads[side].mistake = Some(Mistake::ALL[rng.random_range(0..Mistake::ALL.len())]);
+                workloads[side].mistake =
+                    Some(Mistake::ALL[rng.random_range(0..Mistake::ALL.len())]);
             }
             Theme::Calm if !shared && rng.random_ratio(1, 3) => {
-                workloads.iter_mut().for_each(|workload| workload.ending = Ending::Destroy);
+                workloads
+                    .iter_mut()
+                    .for_each(|workload| workload.ending = Ending::Destroy);
             }
             _ => {}
         }
         if shared {
             // Any message may get any receive.
-            workloads.iter_mut().for_each(|workload| workload.max_bytes = max_bytes);
+            workloads
+                .iter_mut()
+                .for_each(|workload| workload.max_bytes = max_bytes);
         }
-        pairs.push(Pair { nodes: [NodeId(a), NodeId(b)], workloads, shared });
+        pairs.push(Pair {
+            nodes: [NodeId(a), NodeId(b)],
+            workloads,
+            shared,
+        });
     }
     if theme == Theme::Calm && rng.random_ratio(1, 6) {
         // One process exits when it has everything.
         for pair in &mut pairs {
             let exits = pair.nodes.iter().position(|node| node.0 == 0);
-            pair.workloads.iter_mut().for_each(|workload| workload.ending = Ending::Stay);
+            pair.workloads
+                .iter_mut()
+                .for_each(|workload| workload.ending = Ending::Stay);
             if let Some(side) = exits.filter(|_| pair.nodes[0] != pair.nodes[1]) {
                 pair.workloads[side].ending = Ending::Exit;
             }
@@ -157,7 +181,17 @@ fn draw_workload(rng: &mut SmallRng, messages: u32, max_bytes: u32) -> Workload 
         depth: pick(rng, &[16, 1, 2, 5, 40]),
         max_bytes,
         all_long: false,
-        mix: pick(rng, &[Mix::ALL, Mix::ALL, Mix::SENDS, Mix::WRITES, Mix::READS, Mix::ATOMICS]),
+        mix: pick(
+            rng,
+            &[
+                Mix::ALL,
+                Mix::ALL,
+                Mix::SENDS,
+                Mix::WRITES,
+                Mix::READS,
+                Mix::ATOMICS,
+            ],
+        ),
         relaxed_percent: pick(rng, &[50, 0, 100]),
         sges: pick(rng, &[5, 1, 30]),
         fence_percent: pick(rng, &[5, 0, 50]),
@@ -176,7 +210,13 @@ fn draw_workload(rng: &mut SmallRng, messages: u32, max_bytes: u32) -> Workload 
     }
 }
 
-fn draw_faults(rng: &mut SmallRng, theme: Theme, nodes: usize, pairs: &[Pair], planes: u8) -> Vec<(u64, Fault)> {
+fn draw_faults(
+    rng: &mut SmallRng,
+    theme: Theme,
+    nodes: usize,
+    pairs: &[Pair],
+    planes: u8,
+) -> Vec<(u64, Fault)> {
     let mut faults = Vec::new();
     // Most runs take some milliseconds.
     let when = |rng: &mut SmallRng| 1 << rng.random_range(14..24);
@@ -185,7 +225,13 @@ fn draw_faults(rng: &mut SmallRng, theme: Theme, nodes: usize, pairs: &[Pair], p
     if theme == Theme::Outages || rng.random_ratio(1, 4) {
         for _ in 0..rng.random_range(1..=3) {
             let ns = 1_000_000 * rng.random_range(1..=10);
-            faults.push((when(rng), Fault::Pause { node: NodeId(rng.random_range(0..nodes)), ns }));
+            faults.push((
+                when(rng),
+                Fault::Pause {
+                    node: NodeId(rng.random_range(0..nodes)),
+                    ns,
+                },
+            ));
         }
     }
     match theme {
@@ -204,27 +250,61 @@ fn draw_faults(rng: &mut SmallRng, theme: Theme, nodes: usize, pairs: &[Pair], p
                     _ => (Some(node), None, Some(rng.random_range(0..planes)), 0xff),
                 };
                 let (from, to, plane, routes) = dark;
-                faults.push((when(rng), Fault::Dark { from, to, plane, routes, ns }));
+                faults.push((
+                    when(rng),
+                    Fault::Dark {
+                        from,
+                        to,
+                        plane,
+                        routes,
+                        ns,
+                    },
+                ));
             }
         }
-        Theme::Death => faults.push((when(rng), Fault::Kill { node, silent: rng.random() })),
+        Theme::Death => faults.push((
+            when(rng),
+            Fault::Kill {
+                node,
+                silent: rng.random(),
+            },
+        )),
         Theme::Restart => {
             let killed = when(rng);
             if rng.random() {
-                faults.push((killed, Fault::Kill { node, silent: rng.random() }));
+                faults.push((
+                    killed,
+                    Fault::Kill {
+                        node,
+                        silent: rng.random(),
+                    },
+                ));
             }
-            faults.push((killed + rng.random_range(1..20_000_000), Fault::Restart { node }));
+            faults.push((
+                killed + rng.random_range(1..20_000_000),
+                Fault::Restart { node },
+            ));
         }
         Theme::Close => faults.push((when(rng), Fault::Close { node })),
         Theme::Leaving => {
             let (pair, side) = (rng.random_range(0..pairs.len()), rng.random_range(0..2));
-            let fault = if rng.random() { Fault::Fail { pair, side } } else { Fault::Destroy { pair, side } };
+            let fault = if rng.random() {
+                Fault::Fail { pair, side }
+            } else {
+                Fault::Destroy { pair, side }
+            };
             faults.push((when(rng), fault));
         }
         Theme::Reconnect => {
             let pair = rng.random_range(0..pairs.len());
             for _ in 0..rng.random_range(1..=2) {
-                faults.push((when(rng), Fault::Reconnect { pair, plan: pairs[pair].clone() }));
+                faults.push((
+                    when(rng),
+                    Fault::Reconnect {
+                        pair,
+                        plan: pairs[pair].clone(),
+                    },
+                ));
             }
         }
     }

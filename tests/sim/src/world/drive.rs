@@ -39,7 +39,12 @@ impl World {
         let node = &mut self.nodes[id.0];
         let mut due = false;
         if node.endpoint.poll_timeout().is_some_and(|at| at <= now) {
-            let mut host = HostView { node: id, now, memory: &mut node.memory, ledger: &mut self.ledger };
+            let mut host = HostView {
+                node: id,
+                now,
+                memory: &mut node.memory,
+                ledger: &mut self.ledger,
+            };
             node.endpoint.handle_timeout(now, &mut host);
             due = true;
         }
@@ -60,7 +65,10 @@ impl World {
             }
             worked = true;
             if round > ROUNDS_MAX || !self.ledger.violations().is_empty() {
-                self.ledger.violate(now, format!("{id}: sends and completes without end at one instant"));
+                self.ledger.violate(
+                    now,
+                    format!("{id}: sends and completes without end at one instant"),
+                );
                 break;
             }
         }
@@ -70,11 +78,18 @@ impl World {
     fn receive(&mut self, id: NodeId) -> usize {
         let now = self.now;
         let node = &mut self.nodes[id.0];
-        let mut host = HostView { node: id, now, memory: &mut node.memory, ledger: &mut self.ledger };
+        let mut host = HostView {
+            node: id,
+            now,
+            memory: &mut node.memory,
+            ledger: &mut self.ledger,
+        };
         let mut count = 0;
         // The fields of a node that reading needs are apart from the host's.
         while count < node.config.batch {
-            let Some((meta, bytes)) = node.inbox.pop_front() else { break };
+            let Some((meta, bytes)) = node.inbox.pop_front() else {
+                break;
+            };
             node.inbox_bytes -= (bytes.len() as u64 + 512).next_power_of_two();
             node.endpoint.handle_datagram(now, &meta, &bytes, &mut host);
             count += 1;
@@ -83,7 +98,8 @@ impl World {
             node.endpoint.handle_batch_end(now, &mut host);
         }
         if node.drops > 0 {
-            node.endpoint.set_receive_pressure(std::mem::take(&mut node.drops));
+            node.endpoint
+                .set_receive_pressure(std::mem::take(&mut node.drops));
         }
         count
     }
@@ -113,7 +129,9 @@ impl World {
         for agent in failed {
             let pending = self.ledger.pending(agent);
             if pending > 0 {
-                let what = format!("{agent}: its failure is reported, but {pending} of its requests did not complete");
+                let what = format!(
+                    "{agent}: its failure is reported, but {pending} of its requests did not complete"
+                );
                 self.ledger.violate(self.now, what);
             }
         }
@@ -131,7 +149,12 @@ impl World {
                 break;
             }
             let node = &mut self.nodes[id.0];
-            let mut host = HostView { node: id, now, memory: &mut node.memory, ledger: &mut self.ledger };
+            let mut host = HostView {
+                node: id,
+                now,
+                memory: &mut node.memory,
+                ledger: &mut self.ledger,
+            };
             if !node.endpoint.poll_transmit(now, &mut train, &mut host) {
                 break;
             }
@@ -139,7 +162,8 @@ impl World {
             self.check_train(id, &train);
             self.send_train(id, &train);
             if sent > ROUNDS_MAX {
-                self.ledger.violate(now, format!("{id}: sends without end at one instant"));
+                self.ledger
+                    .violate(now, format!("{id}: sends without end at one instant"));
                 break;
             }
         }
@@ -156,7 +180,10 @@ impl World {
             Some("an empty train")
         } else if segments.len() > usize::from(config.train_segments) {
             Some("a train of too many packets")
-        } else if segments[..segments.len() - 1].iter().any(|segment| segment.length != size) {
+        } else if segments[..segments.len() - 1]
+            .iter()
+            .any(|segment| segment.length != size)
+        {
             Some("a train of unequal packets")
         } else if segments[segments.len() - 1].length > size {
             Some("a train whose last packet is the longest")
@@ -170,27 +197,55 @@ impl World {
             None
         };
         if let Some(problem) = problem {
-            self.ledger.violate(self.now, format!("{id}: {problem}: {} packets of {size} bytes", segments.len()));
+            self.ledger.violate(
+                self.now,
+                format!(
+                    "{id}: {problem}: {} packets of {size} bytes",
+                    segments.len()
+                ),
+            );
         }
     }
 
     fn send_train(&mut self, id: NodeId, train: &Train) {
         let now = self.now;
         let route = train.route;
-        let Some((to, plane)) = owner(route.destination.ip()).filter(|(to, _)| to.0 < self.nodes.len()) else {
-            self.ledger.violate(now, format!("{id}: sends to {}, which is nobody", route.destination));
+        let Some((to, plane)) =
+            owner(route.destination.ip()).filter(|(to, _)| to.0 < self.nodes.len())
+        else {
+            self.ledger.violate(
+                now,
+                format!("{id}: sends to {}, which is nobody", route.destination),
+            );
             return;
         };
         let port = route.destination.port();
-        let fits = route.local.0 == plane && (port == PORT_BASE + to.0 as u16 || slot_of(port).is_some());
+        let fits =
+            route.local.0 == plane && (port == PORT_BASE + to.0 as u16 || slot_of(port).is_some());
         if !fits {
-            self.ledger.violate(now, format!("{id}: sends to {} from {:?}", route.destination, route.local));
+            self.ledger.violate(
+                now,
+                format!(
+                    "{id}: sends to {} from {:?}",
+                    route.destination, route.local
+                ),
+            );
             return;
         }
         for index in 0..train.segments().len() {
-            let Some(bytes) = self.gather(id, train, index) else { continue };
+            let Some(bytes) = self.gather(id, train, index) else {
+                continue;
+            };
             let destination = route.destination;
-            let datagram = Datagram { from: id, to, plane, slot: route.source, destination, ce: false, bytes };
+            let datagram = Datagram {
+                from: id,
+                to,
+                plane,
+                slot: route.source,
+                destination,
+                ce: false,
+                bytes,
+            };
             self.note(Fate::Sent, &datagram);
             let mut arrivals = std::mem::take(&mut self.arrivals);
             if let Err(fate) = self.network.send(now, datagram.clone(), &mut arrivals) {
@@ -211,10 +266,13 @@ impl World {
         let mut packet = Vec::with_capacity(segment.length as usize);
         for piece in train.pieces(segment) {
             match *piece {
-                Piece::Bytes { start, length } => packet.extend_from_slice(train.bytes(start, length)),
+                Piece::Bytes { start, length } => {
+                    packet.extend_from_slice(train.bytes(start, length))
+                }
                 Piece::Memory { key, addr, length } => {
                     let found = node.memory.find(key);
-                    let bytes = found.and_then(|(region, _)| node.memory.bytes(region, addr, u64::from(length)));
+                    let bytes = found
+                        .and_then(|(region, _)| node.memory.bytes(region, addr, u64::from(length)));
                     match (found, bytes) {
                         (Some(found), Some(bytes)) => {
                             packet.extend_from_slice(bytes);
@@ -222,11 +280,18 @@ impl World {
                         }
                         _ => {
                             let Some(owner) = segment.owner else {
-                                self.ledger.violate(now, format!("{id}: a packet without owner reads memory"));
+                                self.ledger.violate(
+                                    now,
+                                    format!("{id}: a packet without owner reads memory"),
+                                );
                                 return None;
                             };
-                            let mut host =
-                                HostView { node: id, now, memory: &mut node.memory, ledger: &mut self.ledger };
+                            let mut host = HostView {
+                                node: id,
+                                now,
+                                memory: &mut node.memory,
+                                ledger: &mut self.ledger,
+                            };
                             node.endpoint.handle_bad_memory(now, owner, &mut host);
                             return None;
                         }
@@ -258,19 +323,26 @@ impl World {
             self.wake(id, if over { now + 1_000_000 } else { until });
         }
         let node = &mut self.nodes[id.0];
-        let Some(timeout) = node.endpoint.poll_timeout() else { return };
+        let Some(timeout) = node.endpoint.poll_timeout() else {
+            return;
+        };
         if timeout <= now && due && !worked {
             node.spins += 1;
             if node.spins > SPINS_MAX {
                 node.spins = 0;
-                self.ledger.violate(now, format!("{id}: a timer of {timeout:?} is never served"));
+                self.ledger
+                    .violate(now, format!("{id}: a timer of {timeout:?} is never served"));
                 return;
             }
         } else if worked || timeout > now {
             node.spins = 0;
         }
         let slack_ns = self.nodes[id.0].config.timer_slack_ns;
-        let late_ns = if slack_ns > 0 { rand::RngCore::next_u64(&mut self.rng) % (slack_ns + 1) } else { 0 };
+        let late_ns = if slack_ns > 0 {
+            rand::RngCore::next_u64(&mut self.rng) % (slack_ns + 1)
+        } else {
+            0
+        };
         let at = timeout.max(now + TURN_NS) + late_ns;
         self.wake(id, at.max(Time::from_ns(now.as_ns() + TURN_NS)));
     }

@@ -26,9 +26,21 @@ impl World {
                     self.wake(id, until);
                 }
             }
-            Fault::Dark { from, to, plane, routes, ns } => {
+            Fault::Dark {
+                from,
+                to,
+                plane,
+                routes,
+                ns,
+            } => {
                 let until = self.now + *ns;
-                self.network.darken(Darkness { from: *from, to: *to, plane: *plane, routes: *routes, until });
+                self.network.darken(Darkness {
+                    from: *from,
+                    to: *to,
+                    plane: *plane,
+                    routes: *routes,
+                    until,
+                });
             }
             Fault::Loss(loss) => self.network.config_mut().loss = *loss,
             Fault::Kill { node, silent } => self.kill(*node, *silent),
@@ -65,7 +77,11 @@ impl World {
     }
 
     fn end_programs(&mut self, id: NodeId) {
-        for program in self.programs.iter_mut().filter(|program| program.node == id) {
+        for program in self
+            .programs
+            .iter_mut()
+            .filter(|program| program.node == id)
+        {
             program.state = State::Over;
         }
     }
@@ -77,7 +93,10 @@ impl World {
             let peer = &self.programs[program.peer.0];
             if program.node != id && peer.node == id && program.state != State::Over {
                 let patience_ns = program.workload.patience_ns();
-                self.schedule(now + patience_ns * 5 / 4, What::Overdue(crate::AgentId(at), now));
+                self.schedule(
+                    now + patience_ns * 5 / 4,
+                    What::Overdue(crate::AgentId(at), now),
+                );
             }
         }
     }
@@ -106,8 +125,13 @@ impl World {
         }
         let seed = self.rng.next_u64();
         self.nodes[id.0].restart(self.planes, seed, self.now);
-        let affected: Vec<usize> =
-            (0..self.pairs.len()).filter(|at| self.pairs[*at].iter().any(|agent| self.programs[agent.0].node == id)).collect();
+        let affected: Vec<usize> = (0..self.pairs.len())
+            .filter(|at| {
+                self.pairs[*at]
+                    .iter()
+                    .any(|agent| self.programs[agent.0].node == id)
+            })
+            .collect();
         for at in affected {
             let ids = self.pairs[at];
             for agent in ids {

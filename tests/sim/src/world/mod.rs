@@ -50,7 +50,11 @@ enum What {
     Turn(NodeId),
     Forward(Datagram),
     Arrive(Datagram),
-    Unreachable { node: NodeId, destination: std::net::SocketAddr, source: SourceSlot },
+    Unreachable {
+        node: NodeId,
+        destination: std::net::SocketAddr,
+        source: SourceSlot,
+    },
     Act(AgentId, Action),
     Fault(Fault),
     /// Everything that the agent submitted up to then must be done by now.
@@ -124,11 +128,23 @@ impl World {
         let mut rng = SmallRng::seed_from_u64(scenario.seed);
         let count = scenario.hosts.len();
         let planes = scenario.network.planes;
-        let network = Network::new(scenario.network.clone(), count, SmallRng::seed_from_u64(rng.next_u64()));
+        let network = Network::new(
+            scenario.network.clone(),
+            count,
+            SmallRng::seed_from_u64(rng.next_u64()),
+        );
         // Clocks of hosts do not begin at 0.
         let start = Time::from_ns(1_000_000_000);
         let nodes = (0..count)
-            .map(|at| Node::new(NodeId(at), planes, scenario.hosts[at].clone(), rng.next_u64(), start))
+            .map(|at| {
+                Node::new(
+                    NodeId(at),
+                    planes,
+                    scenario.hosts[at].clone(),
+                    rng.next_u64(),
+                    start,
+                )
+            })
             .collect();
         let mut world = Self {
             now: start,
@@ -166,7 +182,8 @@ impl World {
                 return;
             }
             if self.events >= scenario.limit_events {
-                self.ledger.violate(self.now, format!("not done after {} events", self.events));
+                self.ledger
+                    .violate(self.now, format!("not done after {} events", self.events));
                 return;
             }
             match self.heap.peek() {
@@ -177,7 +194,10 @@ impl World {
                     return;
                 }
                 None => {
-                    self.ledger.violate(self.now, "not done, and nothing will ever happen again".into());
+                    self.ledger.violate(
+                        self.now,
+                        "not done, and nothing will ever happen again".into(),
+                    );
                     return;
                 }
             }
@@ -188,10 +208,15 @@ impl World {
     /// Nothing is asked for any more: soon nothing must happen any more.
     fn run_until_quiet(&mut self) {
         let (limit, events) = (self.now + QUIET_NS, self.events);
-        while self.heap.peek().is_some_and(|entry| entry.at <= limit) && self.ledger.violations().is_empty() {
+        while self.heap.peek().is_some_and(|entry| entry.at <= limit)
+            && self.ledger.violations().is_empty()
+        {
             self.step();
             if self.events - events > QUIET_EVENTS {
-                self.ledger.violate(self.now, format!("{QUIET_EVENTS} events after everything was done"));
+                self.ledger.violate(
+                    self.now,
+                    format!("{QUIET_EVENTS} events after everything was done"),
+                );
             }
         }
         self.now = self.now.max(limit);
@@ -200,7 +225,11 @@ impl World {
             // Who waits for a peer that is gone, with no work to fail, waits for ever.
             let alone = self.nodes.iter().any(|node| !node.is_up());
             if node.is_up() && node.endpoint.outstanding() && !alone {
-                let what = format!("{}: not quiet {} ms after everything was done", node.id, QUIET_NS / 1_000_000);
+                let what = format!(
+                    "{}: not quiet {} ms after everything was done",
+                    node.id,
+                    QUIET_NS / 1_000_000
+                );
                 self.ledger.violate(self.now, what);
             }
         }
@@ -208,16 +237,21 @@ impl World {
 
     fn programs_done(&self) -> bool {
         // Cheap first: most programs have something left for most of the time.
-        self.programs.iter().enumerate().all(|(at, program)| match program.state {
-            State::Over => true,
-            State::Failed => self.ledger.pending(AgentId(at)) == 0,
-            State::Starting => program.left == 0,
-            State::Running => program.left == 0 && self.ledger.pending(AgentId(at)) == 0,
-        })
+        self.programs
+            .iter()
+            .enumerate()
+            .all(|(at, program)| match program.state {
+                State::Over => true,
+                State::Failed => self.ledger.pending(AgentId(at)) == 0,
+                State::Starting => program.left == 0,
+                State::Running => program.left == 0 && self.ledger.pending(AgentId(at)) == 0,
+            })
     }
 
     fn step(&mut self) {
-        let Some(Entry { at, what, .. }) = self.heap.pop() else { return };
+        let Some(Entry { at, what, .. }) = self.heap.pop() else {
+            return;
+        };
         self.now = self.now.max(at);
         self.events += 1;
         match what {
@@ -233,9 +267,17 @@ impl World {
                 Err(fate) => self.note(fate, &datagram),
             },
             What::Arrive(datagram) => self.arrive(datagram),
-            What::Unreachable { node, destination, source } => {
+            What::Unreachable {
+                node,
+                destination,
+                source,
+            } => {
                 if self.nodes[node.0].is_up() {
-                    self.nodes[node.0].endpoint.handle_unreachable(self.now, destination, Some(source));
+                    self.nodes[node.0].endpoint.handle_unreachable(
+                        self.now,
+                        destination,
+                        Some(source),
+                    );
                     self.wake(node, self.now);
                 }
             }
@@ -261,7 +303,9 @@ impl World {
             self.schedule(resumed + patience_ns * 5 / 4, What::Overdue(agent, resumed));
             return;
         }
-        let what = format!("{agent}: {pending} requests are still pending 1.25 × its bound after its peer died");
+        let what = format!(
+            "{agent}: {pending} requests are still pending 1.25 × its bound after its peer died"
+        );
         self.ledger.violate(self.now, what);
     }
 
@@ -273,17 +317,33 @@ impl World {
             let answers = node.answers_unreachable(self.now);
             self.note(Fate::Nobody, &datagram);
             if answers {
-                let (node, destination, source) = (datagram.from, datagram.destination, datagram.slot);
-                self.schedule(self.now + 10_000, What::Unreachable { node, destination, source });
+                let (node, destination, source) =
+                    (datagram.from, datagram.destination, datagram.slot);
+                self.schedule(
+                    self.now + 10_000,
+                    What::Unreachable {
+                        node,
+                        destination,
+                        source,
+                    },
+                );
             }
             return;
         }
-        let meta = RxMeta { local: LocalIndex(datagram.plane), source: datagram.source(), ce: datagram.ce };
+        let meta = RxMeta {
+            local: LocalIndex(datagram.plane),
+            source: datagram.source(),
+            ce: datagram.ce,
+        };
         let fits = node.receive(meta, datagram.bytes.clone());
         self.note(if fits { Fate::Arrived } else { Fate::Overflow }, &datagram);
         if fits {
             let wake_ns = self.nodes[datagram.to.0].config.wake_ns;
-            let delay_ns = if wake_ns > 0 { self.rng.next_u64() % (wake_ns + 1) } else { 0 };
+            let delay_ns = if wake_ns > 0 {
+                self.rng.next_u64() % (wake_ns + 1)
+            } else {
+                0
+            };
             self.wake(datagram.to, self.now + delay_ns);
         }
     }
@@ -292,7 +352,11 @@ impl World {
 
     fn schedule(&mut self, at: Time, what: What) {
         self.order += 1;
-        self.heap.push(Entry { at, order: self.order, what });
+        self.heap.push(Entry {
+            at,
+            order: self.order,
+            what,
+        });
     }
 
     pub(crate) fn schedule_action(&mut self, delay_ns: u64, agent: AgentId, action: Action) {
@@ -327,11 +391,19 @@ impl World {
             counters.add(node.endpoint.counters());
         }
         self.trace.mix(self.ledger.completed());
-        let agents = (0..self.programs.len()).map(|at| self.ledger.describe(AgentId(at))).collect();
-        let connections = self.nodes.iter().filter(|node| node.is_up()).flat_map(|node| {
-            let id = node.id;
-            node.endpoint.connections().map(move |info| format!("{id}: {info:?}"))
-        });
+        let agents = (0..self.programs.len())
+            .map(|at| self.ledger.describe(AgentId(at)))
+            .collect();
+        let connections = self
+            .nodes
+            .iter()
+            .filter(|node| node.is_up())
+            .flat_map(|node| {
+                let id = node.id;
+                node.endpoint
+                    .connections()
+                    .map(move |info| format!("{id}: {info:?}"))
+            });
         Outcome {
             name: scenario.name.clone(),
             seed: scenario.seed,
@@ -347,7 +419,11 @@ impl World {
             counters,
             agents,
             connections: connections.collect(),
-            packets_seen: if self.ledger.violations().is_empty() { String::new() } else { self.trace.to_string() },
+            packets_seen: if self.ledger.violations().is_empty() {
+                String::new()
+            } else {
+                self.trace.to_string()
+            },
         }
     }
 }

@@ -1,0 +1,91 @@
+//! Every named scenario, with a few seeds; and every request that must fail, with its status.
+
+use metaroce_sim::report::Outcome;
+use metaroce_sim::scenario::{NAMES, named, random};
+use metaroce_sim::workload::Mistake;
+use metaroce_sim::world::World;
+use rstest::rstest;
+
+/// Seeds of each named scenario.
+const SEEDS: std::ops::Range<u64> = 1..4;
+
+fn run(name: &str, seed: u64) -> Outcome {
+    let scenario = named(name, seed).unwrap_or_else(|| panic!("no scenario '{name}'"));
+    let outcome = World::run(&scenario, false);
+    assert!(outcome.is_right(), "{outcome}");
+    outcome
+}
+
+#[test]
+fn named_scenarios_hold_the_contract() {
+    for name in NAMES {
+        for seed in SEEDS {
+            run(name, seed);
+        }
+    }
+}
+
+#[test]
+fn requests_that_must_fail_do_with_the_right_status() {
+    for mistake in Mistake::ALL {
+        for seed in SEEDS {
+            let outcome = run(&format!("mistake-{mistake:?}"), seed);
+            assert!(
+                outcome.counters.qp_failures > 0,
+                "nothing failed: {outcome}"
+            );
+        }
+    }
+}
+
+/// What each of these is about must really have happened.
+#[rstest]
+#[case("loss-10", "retransmissions")]
+#[case("damage", "dropped_malformed")]
+#[case("duplicates", "duplicates_received")]
+#[case("no-receives-at-first", "rnr_received")]
+#[case("silent-death", "probes_sent")]
+#[case("plane-dark", "moves")]
+#[case("restart", "connections_lost")]
+#[case("restart-duplicated", "connections_lost")]
+#[case("routes-dark", "moves")]
+#[case("tiny-socket-buffer", "retransmissions")]
+fn the_faults_happen(#[case] name: &str, #[case] counter: &str) {
+    let outcome = run(name, 1);
+    let value = outcome
+        .counters
+        .iter()
+        .find(|(name, _)| *name == counter)
+        .map(|(_, value)| value);
+    assert!(
+        value.is_some_and(|value| value > 0),
+        "{counter} {value:?}: {outcome}"
+    );
+}
+
+#[test]
+fn a_calm_network_loses_nothing() {
+    let outcome = run("calm", 1);
+    let counters = &outcome.counters;
+    let found = (
+        counters.retransmissions,
+        counters.rtos,
+        counters.moves,
+        counters.packets_lost,
+        outcome.socket_drops,
+    );
+    assert_eq!(found, (0, 0, 0, 0, 0), "{outcome}");
+}
+
+/// Seeds of random scenarios that failed once, before what they found was mended.
+#[rstest]
+#[case::hello_storm(159)]
+#[case::late_shut_of_an_earlier_life(7)]
+#[case::answers_kept_for_a_dead_peer(1662)]
+#[case::life_began_anew_with_old_numbers(1953)]
+#[case::answer_to_an_earlier_life(10469)]
+#[case::close_lost_three_times(40594)]
+fn seeds_that_failed_once(#[case] seed: u64) {
+    let outcome = World::run(&random(seed), false);
+    assert!(outcome.is_right(), "{outcome}");
+}
