@@ -55,11 +55,7 @@ pub(super) unsafe extern "C" fn create_cq(
         }
         // SAFETY: the program passes a channel of this context or NULL.
         let known = unsafe { channel_of(context, channel)? };
-        let cq = Arc::new(Cq::new(
-            i64::from(entries),
-            known,
-            Arc::clone(&opened.events),
-        )?);
+        let cq = Arc::new(Cq::new(i64::from(entries), known, &opened.events)?);
         // SAFETY: zero is a valid `ibv_cq` (pointers, numbers, a mutex and a condition at rest).
         let mut ibv: ibv_cq = unsafe { std::mem::zeroed() };
         ibv.context = context;

@@ -114,7 +114,7 @@ unsafe fn create(pd: *mut ibv_pd, wanted: &mut ibv_qp_init_attr) -> io::Result<*
             capabilities.max_recv_sge,
         )),
         memory: Arc::clone(opened.memory()),
-        events: Arc::clone(&opened.events),
+        events: Arc::downgrade(&opened.events),
         capabilities,
         signal_all: wanted.sq_sig_all != 0,
     })?;

@@ -8,8 +8,8 @@
 //! arming is not stranded; those that an event told of already do not raise a second one.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 
@@ -89,7 +89,8 @@ pub struct Cq {
     user_handle: AtomicU64,
     channel: Option<Arc<Channel>>,
     completion_events: AtomicU32,
-    events: Arc<AsyncEvents>,
+    /// Weak: the events, and their descriptors, go with the context, also when queues are left behind.
+    events: Weak<AsyncEvents>,
     async_events: AtomicU32,
     _place: Place,
 }
@@ -109,7 +110,7 @@ impl Cq {
     pub fn new(
         entries: i64,
         channel: Option<Arc<Channel>>,
-        events: Arc<AsyncEvents>,
+        events: &Arc<AsyncEvents>,
     ) -> Result<Self, Errno> {
         let capacity = granted(entries)?;
         let ring = VecDeque::with_capacity(FIRST_ENTRIES.min(capacity as usize));
@@ -125,7 +126,7 @@ impl Cq {
             user_handle: AtomicU64::new(0),
             channel,
             completion_events: AtomicU32::new(0),
-            events,
+            events: Arc::downgrade(events),
             async_events: AtomicU32::new(0),
             _place: CENSUS.enter()?,
         })
@@ -234,8 +235,11 @@ impl Cq {
     }
 
     fn raise(&self, kind: EventKind) {
+        let Some(events) = self.events.upgrade() else {
+            return;
+        };
         self.async_events.fetch_add(1, Ordering::Relaxed);
-        self.events.raise(AsyncEvent {
+        events.raise(AsyncEvent {
             element: self.user_handle.load(Ordering::Relaxed),
             kind,
         });
@@ -277,8 +281,10 @@ impl Cq {
             self.completion_events
                 .fetch_sub(withdrawn, Ordering::Relaxed);
         }
-        if self.async_events.load(Ordering::Relaxed) > 0 {
-            let withdrawn = self.events.withdraw(handle, EventKind::is_of_cq);
+        if self.async_events.load(Ordering::Relaxed) > 0
+            && let Some(events) = self.events.upgrade()
+        {
+            let withdrawn = events.withdraw(handle, EventKind::is_of_cq);
             self.async_events.fetch_sub(withdrawn, Ordering::Relaxed);
         }
         Ok((

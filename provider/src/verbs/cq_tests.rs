@@ -26,12 +26,7 @@ fn bench(entries: i64) -> Bench {
     )
     .expect("flags");
     let events = Arc::new(AsyncEvents::new().expect("a pipe"));
-    let cq = Cq::new(
-        entries,
-        channel::find(channel.as_raw_fd()),
-        Arc::clone(&events),
-    )
-    .expect("valid");
+    let cq = Cq::new(entries, channel::find(channel.as_raw_fd()), &events).expect("valid");
     cq.set_user_handle(HANDLE);
     Bench {
         cq,
@@ -91,7 +86,7 @@ impl Bench {
 #[case(i64::MAX, None)]
 fn sizes(#[case] entries: i64, #[case] expected: Option<u32>) {
     let events = Arc::new(AsyncEvents::new().expect("a pipe"));
-    let capacity = Cq::new(entries, None, events).map(|cq| cq.capacity());
+    let capacity = Cq::new(entries, None, &events).map(|cq| cq.capacity());
     assert_eq!(capacity, expected.ok_or(Errno::INVALID));
 }
 
@@ -236,7 +231,7 @@ fn arming_for_less_does_not_disarm() {
 #[test]
 fn a_queue_without_a_channel_can_be_armed() {
     let events = Arc::new(AsyncEvents::new().expect("a pipe"));
-    let cq = Cq::new(4, None, events).expect("valid");
+    let cq = Cq::new(4, None, &events).expect("valid");
     cq.arm(false);
     assert_eq!(cq.push(Cqe::default()), Pushed::At(CqeNumber(0)));
     assert_eq!(cq.silence(), Ok((0, 0)));

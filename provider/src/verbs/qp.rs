@@ -10,8 +10,8 @@
 //! Completions of a queue appear in the order of posting, whatever happens: flushes that the core reports go through the
 //! same queue, and receives that no message bound are flushed only after the core has reported those that one had.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 use metaroce_proto::event::{QpFailure, ReceiveDone, ReceiveKind, SendDone};
 use metaroce_proto::types::{QpId, SendRequest, Status};
@@ -86,8 +86,8 @@ pub struct QpParts {
     pub receive_queue: Arc<ReceiveQueue>,
     /// The process's memory regions.
     pub memory: Arc<MrTable>,
-    /// The context's asynchronous events.
-    pub events: Arc<AsyncEvents>,
+    /// The context's asynchronous events. Weak: they go with the context, also when queue pairs are left behind.
+    pub events: Weak<AsyncEvents>,
     /// Depths, as granted.
     pub capabilities: Capabilities,
     /// Every send is signaled.
@@ -483,8 +483,11 @@ impl Qp {
         if self.silent.load(Ordering::Relaxed) {
             return;
         }
+        let Some(events) = self.parts.events.upgrade() else {
+            return;
+        };
         self.async_events.fetch_add(1, Ordering::Relaxed);
-        self.parts.events.raise(AsyncEvent {
+        events.raise(AsyncEvent {
             element: self.user_handle.load(Ordering::Relaxed),
             kind,
         });
@@ -494,9 +497,11 @@ impl Qp {
     /// many the program must have acknowledged before the `ibv_qp` may be freed.
     pub fn silence(&self) -> u32 {
         self.silent.store(true, Ordering::Relaxed);
-        if self.async_events.load(Ordering::Relaxed) > 0 {
+        if self.async_events.load(Ordering::Relaxed) > 0
+            && let Some(events) = self.parts.events.upgrade()
+        {
             let handle = self.user_handle.load(Ordering::Relaxed);
-            let withdrawn = self.parts.events.withdraw(handle, EventKind::is_of_qp);
+            let withdrawn = events.withdraw(handle, EventKind::is_of_qp);
             self.async_events.fetch_sub(withdrawn, Ordering::Relaxed);
         }
         self.async_events.load(Ordering::Relaxed)

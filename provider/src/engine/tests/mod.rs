@@ -53,7 +53,7 @@ impl End {
         };
         let context = Context::open(Arc::new(device)).unwrap();
         let pd = Arc::new(Pd::new().unwrap());
-        let cq = Arc::new(Cq::new(1024, None, context.events.clone()).unwrap());
+        let cq = Arc::new(Cq::new(1024, None, &context.events).unwrap());
         let wanted = Capabilities {
             max_send_wr: SEND_WRS,
             max_recv_wr: RECEIVE_WRS,
@@ -67,7 +67,7 @@ impl End {
             receive_cq: cq.clone(),
             receive_queue: Arc::new(ReceiveQueue::new(RECEIVE_WRS, 4)),
             memory: MrTable::of_process().clone(),
-            events: context.events.clone(),
+            events: Arc::downgrade(&context.events),
             capabilities: wanted.grant().unwrap(),
             signal_all: false,
         };

@@ -159,7 +159,7 @@ struct Bench {
 
 fn bench_with(cq_entries: i64, signal_all: bool) -> Bench {
     let events = Arc::new(AsyncEvents::new().expect("a pipe"));
-    let cq = || Arc::new(Cq::new(cq_entries, None, Arc::clone(&events)).expect("valid"));
+    let cq = || Arc::new(Cq::new(cq_entries, None, &events).expect("valid"));
     let (send_cq, receive_cq) = (cq(), cq());
     let pd = Arc::new(Pd::new().expect("room"));
     let wanted = Capabilities {
@@ -174,7 +174,7 @@ fn bench_with(cq_entries: i64, signal_all: bool) -> Bench {
         receive_cq: Arc::clone(&receive_cq),
         receive_queue: Arc::new(ReceiveQueue::new(16, 1)),
         memory: Arc::new(MrTable::default()),
-        events: Arc::clone(&events),
+        events: Arc::downgrade(&events),
         capabilities,
         signal_all,
     };
