@@ -15,6 +15,11 @@ use metaroce_udp::{Ecn, ErrorOrigin, LocalIndex, MAX_LOCALS, PeerError, RecvBatc
 
 /// Buffers of 64 KiB in one receive call.
 const RECEIVE_MESSAGES: usize = 4;
+/// Receive calls in one turn, as long as each brings a full batch …
+const RECEIVES_PER_TURN: usize = 4;
+/// … and all together less than this: where packets come one by one (loss, no GRO), acknowledging each batch of four
+/// would cost more than receiving them.
+const GATHER_BYTES: usize = 64 << 10;
 /// Trains in one turn: half a megabyte at most, so that receiving and other threads get their turn within some 150 µs.
 const TRAINS_PER_TURN: usize = 8;
 /// A turn of a polling thread that received no more than this, and completed something, returns to the application
@@ -285,7 +290,13 @@ impl Core {
         let mut total = 0;
         for index in 0..locals {
             if all || self.hot_until[index] > now {
-                total += self.receive_at(inner, LocalIndex(index as u8), turn);
+                for _ in 0..RECEIVES_PER_TURN {
+                    let messages = self.receive_at(inner, LocalIndex(index as u8), turn);
+                    total += messages;
+                    if messages < self.batch.capacity() || turn.received_bytes >= GATHER_BYTES {
+                        break;
+                    }
+                }
             }
         }
         if total > 0 {

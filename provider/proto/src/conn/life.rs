@@ -122,9 +122,7 @@ impl Connection {
 
     /// Takes an OPEN of the peer.
     pub(crate) fn handle_open(&mut self, cx: &mut Context<'_>, open: &Open) {
-        if self.repeat_shut_of(cx, open.to_qpn, open.echo) {
-            return;
-        }
+        let echoes_ended = self.repeat_shut_of(cx, open.to_qpn, open.echo);
         let index = self.index;
         let Some(qp) = cx.qps.by_qpn(open.to_qpn) else {
             cx.shared.counters.dropped_unknown_qp += 1;
@@ -137,6 +135,10 @@ impl Connection {
         let psn_fits = open.send_psn > PSN_MASK || open.send_psn == life.params.rq_psn & PSN_MASK;
         if life.connection != Some(index) || life.params.dest_qpn != open.from_qpn || !psn_fits {
             cx.shared.counters.dropped_unknown_qp += 1;
+            return;
+        }
+        // Both ends may echo what is over at the other: a life that is opening learns the peer's token all the same.
+        if echoes_ended && life.phase != Phase::Opening {
             return;
         }
         let echoed = open.echo == life.token;
@@ -308,6 +310,7 @@ impl Connection {
         if let Some((id, life)) =
             found.filter(|(_, life)| is_end_of(life, shut) && life.connection == Some(index))
         {
+            let phase = life.phase;
             answer.reason = shut.reason;
             answer.from_token = life.token;
             answer.msn_executed = life.responder.executed();
@@ -327,15 +330,11 @@ impl Connection {
                     self.fail_life(cx, id, failure);
                 }
             }
-            // A life that was reset before it heard of ours: the peer's next one may still be for ours.
+            // A life that was reset before it heard of ours: the peer's next one may still be for ours, and its OPEN says
+            // so. Until then nothing changes: DATA that bears our token may come first.
             let missed = shut.reason == ShutReason::Reset && shut.to_token.is_zero();
-            match cx
-                .qps
-                .life_mut(id)
-                .filter(|life| missed && life.phase == Phase::Opening)
-            {
-                Some(life) => life.peer_token = Token::ZERO,
-                None => self.peer_gone(cx, id),
+            if !missed || phase != Phase::Opening {
+                self.peer_gone(cx, id);
             }
         }
         self.push_answer(Item::ShutAnswer(answer));
@@ -347,8 +346,10 @@ impl Connection {
             ended.shut.from_qpn == shut.to_qpn && ended.shut.from_token == shut.to_token
         };
         if let Some(ended) = self.ended.iter_mut().find(ours) {
-            ended.answered = true;
-            ended.forget_at = cx.now + ENDED_KEPT_NS;
+            if !ended.answered {
+                ended.answered = true;
+                ended.forget_at = cx.now + ENDED_KEPT_NS;
+            }
             return;
         }
         if shut.reason != ShutReason::Unknown || shut.from_token.is_zero() {

@@ -222,9 +222,13 @@ impl World {
         self.now = self.now.max(limit);
         for at in 0..self.nodes.len() {
             let node = &self.nodes[at];
-            // Who waits for a peer that is gone, with no work to fail, waits for ever.
-            let alone = self.nodes.iter().any(|node| !node.is_up());
-            if node.is_up() && node.endpoint.outstanding() && !alone {
+            let id = node.id;
+            // Who is connected to a peer that is gone, and asks nothing of it, may wait for ever.
+            let waits = self.programs.iter().any(|program| {
+                let peer = &self.programs[program.peer.0];
+                program.node == id && program.state != State::Over && peer.state == State::Over
+            });
+            if node.is_up() && node.endpoint.outstanding() && !waits {
                 let what = format!(
                     "{}: not quiet {} ms after everything was done",
                     node.id,
