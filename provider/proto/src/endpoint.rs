@@ -492,15 +492,14 @@ impl Endpoint {
             return;
         };
         let mut found = self.connections.find_key(&key);
-        if let Some(index) = found {
-            if self
+        if let Some(index) = found
+            && self
                 .connections
                 .get(index)
                 .is_some_and(|connection| !connection.is_usable())
-            {
-                self.bury(now, index);
-                found = self.connections.find_key(&key);
-            }
+        {
+            self.bury(now, index);
+            found = self.connections.find_key(&key);
         }
         let index = match found {
             Some(index) => index,

@@ -121,11 +121,11 @@ impl Background<'_> {
         }
         if turn.received_bytes >= STREAM_BYTES {
             inner.waker.wait(STREAM_NAP);
-        } else if !self.spin(&turn) {
-            if let Err(error) = self.poller.wait(&inner.sockets, timeout) {
-                log::error!("waiting for packets failed: {error}");
-                inner.waker.wait(WATCH_IDLE);
-            }
+        } else if !self.spin(&turn)
+            && let Err(error) = self.poller.wait(&inner.sockets, timeout)
+        {
+            log::error!("waiting for packets failed: {error}");
+            inner.waker.wait(WATCH_IDLE);
         }
         inner.sleep_until_ns.store(AWAKE, Ordering::SeqCst);
     }

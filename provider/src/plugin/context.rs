@@ -32,7 +32,8 @@ const PROBE_BYTES: usize = 2 * FRONT_BYTES;
 type Own = Option<Arc<verbs::Context>>;
 
 const _: () = assert!(
-    size_of::<ibv_context>() <= OWN_OFFSET_BYTES && OWN_OFFSET_BYTES % align_of::<Own>() == 0
+    size_of::<ibv_context>() <= OWN_OFFSET_BYTES
+        && OWN_OFFSET_BYTES.is_multiple_of(align_of::<Own>())
 );
 
 fn own_part(context: *mut ibv_context) -> *mut Own {

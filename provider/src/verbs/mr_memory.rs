@@ -248,7 +248,7 @@ impl MrTable {
     ) -> Result<u64, AccessDenied> {
         let inner = self.inner.read();
         let (host, _) = Self::locate(&inner, pd, key, addr, 8, Access::REMOTE_ATOMIC)?;
-        if addr % 8 != 0 || host % 8 != 0 {
+        if !addr.is_multiple_of(8) || host % 8 != 0 {
             return Err(AccessDenied);
         }
         // SAFETY: eight aligned bytes of a region that the program registered for atomics (so also as writable), kept

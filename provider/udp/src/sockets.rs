@@ -278,12 +278,12 @@ fn check(config: &Config) -> io::Result<()> {
             return bad(format!("local address {ip} is named twice"));
         }
     }
-    if let PortChoice::Range { base, count } = config.port {
-        if count == 0 || u32::from(base) + u32::from(count) > 65536 || base == 0 {
-            return bad(format!(
-                "port range {base} + {count}: it must lie within 1 and 65535 and not be empty"
-            ));
-        }
+    if let PortChoice::Range { base, count } = config.port
+        && (count == 0 || u32::from(base) + u32::from(count) > 65536 || base == 0)
+    {
+        return bad(format!(
+            "port range {base} + {count}: it must lie within 1 and 65535 and not be empty"
+        ));
     }
     Ok(())
 }

@@ -214,7 +214,7 @@ impl Host for HostView<'_> {
         if kind != KeyKind::Remote
             || region.pd != pd
             || !region.access.allows(Access::REMOTE_ATOMIC)
-            || addr % 8 != 0
+            || !addr.is_multiple_of(8)
         {
             return Err(AccessDenied);
         }

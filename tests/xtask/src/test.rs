@@ -184,12 +184,12 @@ impl Part {
             "clippy" => Some("clippy"),
             _ => None,
         };
-        if let Some(component) = component {
-            if !has_component(tool)? {
-                let reason = format!("not installed: rustup component add {component}");
-                self.skipped.push((component.to_owned(), reason));
-                return Ok(());
-            }
+        if let Some(component) = component
+            && !has_component(tool)?
+        {
+            let reason = format!("not installed: rustup component add {component}");
+            self.skipped.push((component.to_owned(), reason));
+            return Ok(());
         }
         match build::run_cargo(arguments, environment) {
             Ok(()) => self.passed += 1,

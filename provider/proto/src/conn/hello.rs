@@ -6,7 +6,7 @@ use crate::conn::route::Routes;
 use crate::conn::{
     Candidate, Connection, Context, Item, RX_PATHS_MAX, Shared, State, TX_PATHS_MAX, random_id,
 };
-use crate::endpoint::qp::Retry;
+use crate::endpoint::qp::{Phase, Retry};
 use crate::endpoint::table::Key;
 use crate::stream::{MESSAGE_SPAN, PACKET_SPAN};
 use crate::types::Time;
@@ -95,8 +95,30 @@ impl Connection {
                 self.hello_due |= !echoes;
                 HelloVerdict::Taken
             }
+            (_, false)
+                if echoes
+                    && identity.incarnation == self.peer.incarnation
+                    && self.is_unused(cx) =>
+            {
+                // The id that we learnt belongs to a connection that the peer has with our previous incarnation: this is
+                // the one that it keeps for us, and waits to see echoed.
+                self.learn(cx, hello);
+                self.hello_due = true;
+                self.push_all_opens(cx);
+                HelloVerdict::Taken
+            }
             (_, false) => self.handle_stranger(cx, &identity),
         }
+    }
+
+    /// No stream was ever opened: nothing but CONTROL was exchanged.
+    fn is_unused(&self, cx: &mut Context<'_>) -> bool {
+        self.rx_paths.is_empty()
+            && self.ended.is_empty()
+            && self.streams.iter().all(|id| {
+                let life = cx.qps.life_mut(*id);
+                life.is_none_or(|life| life.phase == Phase::Opening)
+            })
     }
 
     /// A HELLO of another incarnation, or of a connection that the peer began anew.
@@ -104,10 +126,10 @@ impl Connection {
         let known = self.candidate.filter(|candidate| {
             candidate.peer_id == identity.my_id && candidate.incarnation == identity.incarnation
         });
-        if let Some(candidate) = known {
-            if identity.echo == candidate.fresh_id {
-                return HelloVerdict::Replace(candidate);
-            }
+        if let Some(candidate) = known
+            && identity.echo == candidate.fresh_id
+        {
+            return HelloVerdict::Replace(candidate);
         }
         // Not a fresh start but an answer, from the very peer that we are open with, to an id that is not ours any more:
         // a late packet made it look like a stranger there. Answering that would go on for ever.

@@ -57,11 +57,11 @@ impl Connection {
 
     /// An OPEN of `id` is to be sent.
     pub(super) fn push_open(&mut self, qps: &mut QpTable, id: QpId) {
-        if let Some(life) = qps.life_mut(id) {
-            if !life.open_due {
-                life.open_due = true;
-                self.outbox.push_back(Item::Open(id));
-            }
+        if let Some(life) = qps.life_mut(id)
+            && !life.open_due
+        {
+            life.open_due = true;
+            self.outbox.push_back(Item::Open(id));
         }
     }
 

@@ -266,13 +266,14 @@ impl Connection {
     fn peek_ready(&mut self, cx: &mut Context<'_>) -> Option<(QpId, SegmentRef)> {
         while let Some(id) = self.ready.front().copied() {
             let index = self.index;
-            if let Some(life) = cx.qps.life_mut(id) {
-                if life.connection == Some(index) && life.ready {
-                    if let Some(segment) = peek_segment(life, cx.now, self.payload_bytes) {
-                        return Some((id, segment));
-                    }
-                    life.ready = false;
+            if let Some(life) = cx.qps.life_mut(id)
+                && life.connection == Some(index)
+                && life.ready
+            {
+                if let Some(segment) = peek_segment(life, cx.now, self.payload_bytes) {
+                    return Some((id, segment));
                 }
+                life.ready = false;
             }
             self.ready.pop_front();
         }

@@ -83,11 +83,11 @@ impl Endpoint {
     }
 
     fn note_batch(&mut self, index: ConnectionIndex) {
-        if let Some(connection) = self.connections.get_mut(index) {
-            if !connection.in_batch {
-                connection.in_batch = true;
-                self.batch.push(index);
-            }
+        if let Some(connection) = self.connections.get_mut(index)
+            && !connection.in_batch
+        {
+            connection.in_batch = true;
+            self.batch.push(index);
         }
     }
 

@@ -202,10 +202,10 @@ impl Responder {
             .map(|front| (front.attempt, front.ssn));
         if let Some((attempt, ssn)) = front {
             self.fault = Some((fault.code(), attempt));
-            if let Some(status) = fault.receive_status() {
-                if let Some(receive) = self.receives.consume(ssn) {
-                    events.push_back(self.receive_done(&receive, status));
-                }
+            if let Some(status) = fault.receive_status()
+                && let Some(receive) = self.receives.consume(ssn)
+            {
+                events.push_back(self.receive_done(&receive, status));
             }
         }
         self.dead = true;

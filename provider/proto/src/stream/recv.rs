@@ -244,7 +244,7 @@ impl Responder {
         }
         if header.opcode.is_atomic() {
             length = u64::from(Opcode::ATOMIC_RESULT_BYTES);
-            if header.remote_address % length != 0 {
+            if !header.remote_address.is_multiple_of(length) {
                 return Err(Fault::InvalidRequest.into());
             }
         }

@@ -38,10 +38,10 @@ pub fn runtime_directory() -> io::Result<PathBuf> {
     let own = xdg.filter(|path| {
         path.is_absolute() && fs::metadata(path).is_ok_and(|m| m.uid() == user.as_raw())
     });
-    if let Some(path) = own.map(|path| path.join("metaroce")) {
-        if private_directory(&path, user).is_ok() {
-            return Ok(path);
-        }
+    if let Some(path) = own.map(|path| path.join("metaroce"))
+        && private_directory(&path, user).is_ok()
+    {
+        return Ok(path);
     }
     let path = PathBuf::from(format!("/tmp/metaroce-{user}"));
     private_directory(&path, user)?;

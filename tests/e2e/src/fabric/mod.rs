@@ -180,17 +180,16 @@ impl Fabric {
             namespaces: topology::namespaces(name, topology),
             owner,
         };
-        if State::load(name)?.is_none() {
-            if let Some(taken) = state
+        if State::load(name)?.is_none()
+            && let Some(taken) = state
                 .namespaces
                 .iter()
                 .find(|namespace| namespace::exists(namespace))
-            {
-                bail!(
-                    "a network namespace `{taken}` exists that no fabric recorded: choose another \
+        {
+            bail!(
+                "a network namespace `{taken}` exists that no fabric recorded: choose another \
                      `--name`, or remove it with `ip netns del {taken}` if nobody needs it"
-                );
-            }
+            );
         }
         let temporary = state.owner.is_some();
         state.create()?;
@@ -336,10 +335,10 @@ impl Fabric {
 
 impl Drop for Fabric {
     fn drop(&mut self) {
-        if self.temporary {
-            if let Err(error) = remove(&self.state) {
-                eprintln!("fabric `{}` is still there: {error:#}", self.state.name);
-            }
+        if self.temporary
+            && let Err(error) = remove(&self.state)
+        {
+            eprintln!("fabric `{}` is still there: {error:#}", self.state.name);
         }
     }
 }

@@ -113,10 +113,10 @@ pub fn check(name: &str, topology: Topology, mtu_bytes: u32) -> Result<()> {
     if name.is_empty() || name.len() > 32 || name.starts_with('-') || !name.chars().all(good) {
         bail!("`{name}` is no name for a fabric: 1 to 32 of a-z, 0-9 and -, not beginning with -");
     }
-    if let Topology::Planes(planes) = topology {
-        if planes == 0 || planes > MAX_PLANES {
-            bail!("{planes} planes cannot be made: 1 to {MAX_PLANES}");
-        }
+    if let Topology::Planes(planes) = topology
+        && (planes == 0 || planes > MAX_PLANES)
+    {
+        bail!("{planes} planes cannot be made: 1 to {MAX_PLANES}");
     }
     if !(MIN_MTU_BYTES..=MAX_MTU_BYTES).contains(&mtu_bytes) {
         bail!("an MTU of {mtu_bytes} bytes cannot be had: {MIN_MTU_BYTES} to {MAX_MTU_BYTES}");

@@ -87,14 +87,13 @@ impl Ledger {
         self.close_sources(node, &message.sources);
         self.close_windows(node, &message.landing);
         // What was flushed may still be under way: its target stays open, and nobody uses it again.
-        if let (Some(target), Status::Success) = (message.target, done.status) {
-            if let Some(peer) = self.agents[id.0]
+        if let (Some(target), Status::Success) = (message.target, done.status)
+            && let Some(peer) = self.agents[id.0]
                 .peer
                 .filter(|peer| !self.agents[peer.0].memory_gone)
-            {
-                let peer_node = self.agents[peer.0].node;
-                self.close_windows(peer_node, &[target]);
-            }
+        {
+            let peer_node = self.agents[peer.0].node;
+            self.close_windows(peer_node, &[target]);
         }
         Some((id, index))
     }
