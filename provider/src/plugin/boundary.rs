@@ -1,6 +1,6 @@
 //! The C boundary: no panic crosses it, and results become what C expects.
 //!
-//! [`status`] for ops that return 0 or an errno, [`pointer`] for those that return NULL and set errno, [`guarded`] for
+//! [`status`] for ops that return 0 or an errno, [`pointer()`] for those that return NULL and set errno, [`guarded`] for
 //! the rest. Called by every `extern "C"` function of the plugin.
 
 use std::ffi::c_int;

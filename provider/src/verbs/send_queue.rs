@@ -1,6 +1,6 @@
 //! A send queue: work requests from the post until the program has polled their completion.
 //!
-//! The program posts ([`SendPoster::post`], checks in the order of its lines), the engine takes ([`SendQueue::take`])
+//! The program posts (`SendPoster::post`, checks in the order of its lines), the engine takes ([`SendQueue::take`])
 //! and reports each as done in the same order ([`SendQueue::complete`]). A slot is free again when the program has
 //! polled the completion of its request or of a later signaled one, as on hardware: an unsignaled request retires with
 //! a later signaled one. Locked by `qp.rs`, which also pushes the completions.

@@ -1,7 +1,7 @@
 //! A connection: the only place that knows paths *and* streams.
 //!
 //! `endpoint.rs` finds the connection of a packet or a queue pair and calls it; what is to be done afterwards shows in
-//! [`Connection::wants_urgent`], [`Connection::wants_data`] and [`Connection::deadline`]. Files by role: `rx` reads
+//! `wants_urgent`, `wants_data` and `deadline`. Files by role: `rx` reads
 //! DATA, `ack` writes and reads acknowledgements, `schedule` decides what leaves next and on which path, `tx` builds the
 //! packets, `timer` says when something is due and does it, `hello` opens and ends connections, `life` opens and ends
 //! streams, `route` draws routes. State for sending and for receiving shares no keys: a connection to oneself has

@@ -1,5 +1,5 @@
 //! What is simulated: hosts, network, programs and what happens to them. Scenarios are drawn from a seed (`random.rs`)
-//! or named ([`named`], `named.rs`).
+//! or named (`named`, `named.rs`).
 
 mod named;
 mod random;
