@@ -152,7 +152,20 @@ impl Connection {
                     self.opened(cx, id, open);
                 }
             }
-            Phase::Open | Phase::Failed if life.peer_token == open.token => {}
+            Phase::Open if life.peer_token == open.token => {}
+            // In the error state before the peer heard of it: it must not wait for answers.
+            Phase::Failed if life.peer_token == open.token || life.peer_token.is_zero() => {
+                let shut = Shut {
+                    from_qpn: open.to_qpn,
+                    reason: ShutReason::Error,
+                    from_token: life.token,
+                    to_qpn: open.from_qpn,
+                    to_token: open.token,
+                    msn_executed: life.responder.executed(),
+                };
+                self.push_answer(Item::Shut(shut));
+                return;
+            }
             // Another life of the peer's queue pair: ours is bound to the one that it knew. A SHUT tells its end.
             _ => {
                 cx.shared.counters.dropped_bad_token += 1;
@@ -310,7 +323,7 @@ impl Connection {
         if let Some((id, life)) =
             found.filter(|(_, life)| is_end_of(life, shut) && life.connection == Some(index))
         {
-            let phase = life.phase;
+            let (opening, established) = (life.phase == Phase::Opening, life.established);
             answer.reason = shut.reason;
             answer.from_token = life.token;
             answer.msn_executed = life.responder.executed();
@@ -330,10 +343,16 @@ impl Connection {
                     self.fail_life(cx, id, failure);
                 }
             }
-            // A life that was reset before it heard of ours: the peer's next one may still be for ours, and its OPEN says
-            // so. Until then nothing changes: DATA that bears our token may come first.
-            let missed = shut.reason == ShutReason::Reset && shut.to_token.is_zero();
-            if !missed || phase != Phase::Opening {
+            // It ended before it heard of ours, or by RESET while ours is opening: the peer's next life may still be for
+            // ours, and its OPEN says so. Until then nothing changes: DATA that bears our token may come first. (A life
+            // of the peer in the error state answers our OPEN by a SHUT that names ours.)
+            let unheard = shut.to_token.is_zero();
+            let goes_on = match shut.reason {
+                ShutReason::Reset => unheard || !established,
+                ShutReason::Error => unheard,
+                ShutReason::Destroyed | ShutReason::Unknown => false,
+            };
+            if !opening || !goes_on {
                 self.peer_gone(cx, id);
             }
         }
@@ -434,8 +453,10 @@ impl Connection {
 /// Whether a SHUT ends the peer's side of `life`.
 fn is_end_of(life: &Life, shut: &Shut) -> bool {
     let ours = shut.to_token == life.token || shut.to_token.is_zero();
-    let theirs = shut.from_token == life.peer_token;
-    life.params.dest_qpn == shut.from_qpn && ours && theirs && !life.peer_token.is_zero()
+    let theirs = shut.from_token == life.peer_token && !life.peer_token.is_zero();
+    // While ours is opening, the OPEN of the peer's life may have been lost; it names ours.
+    let unheard = life.phase == Phase::Opening && shut.to_token == life.token;
+    life.params.dest_qpn == shut.from_qpn && ours && (theirs || unheard)
 }
 
 /// A life without a connection, or with one, fails.

@@ -11,8 +11,12 @@ use super::{Bench, Case, ON_DEVICE, next_port};
 
 const PLANES: u8 = 4;
 
-/// Of each plane, in the direction of the data: a quarter is even, a tenth is not left out.
-const LEAST_SHARE: f64 = 0.1;
+/// Of each plane, in the direction of the data. Source ports fall on planes by the kernel's hash, so the share of a
+/// plane is a matter of chance; that it has any is not.
+const LEAST_SHARE: f64 = 0.02;
+
+/// Enough that hardly ever a plane is hashed to by no port: 4 × 0.75³² is one run in 2,500; 16 paths, one in 25.
+const PATHS: &str = "32";
 
 /// A gigabyte in messages of a mebibyte.
 const MESSAGES: u32 = 1000;
@@ -39,7 +43,8 @@ fn write_bandwidth(bench: &Bench, fabric: &Fabric) -> Result<()> {
             MESSAGES.to_string(),
             "-p".to_owned(),
             port.to_string(),
-        ]);
+        ])
+        .env("METAROCE_PATHS", PATHS);
     let client = server.clone().args([Host::A.ipv4().to_string()]);
     bench
         .pair(fabric, server, client, port)?
@@ -67,7 +72,7 @@ fn all_planes(bench: &Bench) -> Result<()> {
         packets
             .iter()
             .all(|&count| count as f64 >= LEAST_SHARE * total as f64),
-        "a plane was (nearly) left out: {packets:?}"
+        "a plane was left out: {packets:?}"
     );
     Ok(())
 }
