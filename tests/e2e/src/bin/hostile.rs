@@ -41,8 +41,8 @@ fn main() -> Result<()> {
     let target: Ipv4Addr = target.parse().context("TARGET_IP")?;
     let count: u64 = count.parse().context("COUNT")?;
     let mut random = SmallRng::seed_from_u64(seed.parse().context("SEED")?);
-    let tap = Tap::open(interface)?;
     let socket = UdpSocket::bind((source.as_str(), 0)).context("cannot bind SOURCE_IP")?;
+    let tap = Tap::open(interface, socket.local_addr()?.port())?;
     let mut kept = Vec::new();
     let started = Instant::now();
     while kept.len() < 16 {
@@ -135,10 +135,14 @@ fn forge(bytes: &[u8], random: &mut SmallRng, connection: bool) -> Option<Vec<u8
 }
 
 /// A packet socket that sees what leaves by an interface.
-struct Tap(OwnedFd);
+struct Tap {
+    fd: OwnedFd,
+    /// Source port of our own packets, which must not be taken for real ones.
+    own_port: u16,
+}
 
 impl Tap {
-    fn open(interface: &str) -> Result<Self> {
+    fn open(interface: &str, own_port: u16) -> Result<Self> {
         let index: i32 = std::fs::read_to_string(format!("/sys/class/net/{interface}/ifindex"))
             .with_context(|| format!("no interface {interface}"))?
             .trim()
@@ -176,7 +180,7 @@ impl Tap {
             "cannot overhear {interface}: {}",
             io::Error::last_os_error()
         );
-        Ok(Self(fd))
+        Ok(Self { fd, own_port })
     }
 
     /// Takes what is there, at most 64 packets.
@@ -191,7 +195,7 @@ impl Tap {
             // SAFETY: the buffer is writable for the length given.
             let length = unsafe {
                 libc::recv(
-                    self.0.as_raw_fd(),
+                    self.fd.as_raw_fd(),
                     buffer.as_mut_ptr().cast(),
                     buffer.len(),
                     0,
@@ -204,7 +208,7 @@ impl Tap {
                     _ => Err(error).context("overhearing"),
                 };
             }
-            let Some(packet) = udp_to(target, &buffer[..length as usize]) else {
+            let Some(packet) = udp_to(target, self.own_port, &buffer[..length as usize]) else {
                 continue;
             };
             if kept.len() < KEPT {
@@ -218,10 +222,14 @@ impl Tap {
 }
 
 /// The (first) metaroce packet of an IPv4 datagram to `target`; the rest of a train is left out.
-fn udp_to(target: Ipv4Addr, ip: &[u8]) -> Option<Overheard> {
+fn udp_to(target: Ipv4Addr, own_port: u16, ip: &[u8]) -> Option<Overheard> {
     const UDP: u8 = 17;
     let header = usize::from(*ip.first()? & 0x0f) * 4;
     if ip[0] >> 4 != 4 || *ip.get(9)? != UDP || ip.get(16..20)? != target.octets() {
+        return None;
+    }
+    let source = u16::from_be_bytes(ip.get(header..header + 2)?.try_into().ok()?);
+    if source == own_port {
         return None;
     }
     let port = u16::from_be_bytes(ip.get(header + 2..header + 4)?.try_into().ok()?);

@@ -84,7 +84,9 @@ fn during_a_transfer(bench: &Bench) -> Result<()> {
 fn dropped(statistics: &str) -> Result<u64> {
     let value: serde_json::Value =
         serde_json::from_str(statistics).context("the statistics are not JSON")?;
-    let object = value.as_object().context("the statistics are no object")?;
+    let object = value["counters"]
+        .as_object()
+        .context("the statistics have no counters")?;
     Ok(object
         .iter()
         .filter(|(name, _)| name.starts_with("dropped"))
