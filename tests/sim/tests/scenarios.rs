@@ -80,12 +80,27 @@ fn a_calm_network_loses_nothing() {
 /// Seeds of random scenarios that failed once, before what they found was mended.
 #[rstest]
 #[case::hello_storm(159)]
-#[case::late_shut_of_an_earlier_life(7)]
+#[case::shut_of_an_earlier_life(7)]
 #[case::answers_kept_for_a_dead_peer(1662)]
 #[case::life_began_anew_with_old_numbers(1953)]
 #[case::answer_to_an_earlier_life(10469)]
 #[case::close_lost_three_times(40594)]
+#[case::answers_waited_for_a_lost_open(108_624)]
+#[case::late_hello_of_a_dead_incarnation(405_927)]
+#[case::error_before_the_peer_heard_of_it(501_276)]
+#[case::error_before_the_peer_heard_of_it_again(504_862)]
+#[case::shut_of_a_life_that_was_a_guess(602_225)]
 fn seeds_that_failed_once(#[case] seed: u64) {
     let outcome = World::run(&random(seed), false);
     assert!(outcome.is_right(), "{outcome}");
+}
+
+/// The same of named scenarios.
+#[rstest]
+#[case::data_before_open("reconnect-duplicated", 133)]
+#[case::both_echo_what_is_over("reconnect-duplicated", 1053)]
+#[case::shut_of_a_life_that_never_heard_of_ours("reconnect-duplicated", 322)]
+#[case::close_not_repeated("close-lossy", 9)]
+fn named_seeds_that_failed_once(#[case] name: &str, #[case] seed: u64) {
+    run(name, seed);
 }

@@ -153,8 +153,11 @@ impl Connection {
                 }
             }
             Phase::Open if life.peer_token == open.token => {}
-            // In the error state before the peer heard of it: it must not wait for answers.
+            // In the error state, and the peer has not heard of it: it must not wait for answers. Who sent us DATA has.
             Phase::Failed if life.peer_token == open.token || life.peer_token.is_zero() => {
+                if life.established || !open.flags.contains(OpenFlags::ANSWER_WANTED) {
+                    return;
+                }
                 let shut = Shut {
                     from_qpn: open.to_qpn,
                     reason: ShutReason::Error,

@@ -111,7 +111,8 @@ fn attack(sample: &Overheard, random: &mut SmallRng) -> (&'static str, Vec<u8>) 
     }
 }
 
-/// A DATA packet with a right checksum: of an unknown connection, or old and with other token, key and address.
+/// A DATA packet with a right checksum of a connection that was guessed, and perhaps with other token, key and address. With
+/// the right connection id it could take the place of a packet that was lost: only a reader of the traffic can do that.
 fn forge(bytes: &[u8], random: &mut SmallRng, connection: bool) -> Option<Vec<u8>> {
     let Ok(Packet::Data {
         mut base,
@@ -121,9 +122,8 @@ fn forge(bytes: &[u8], random: &mut SmallRng, connection: bool) -> Option<Vec<u8
     else {
         return None;
     };
-    if connection {
-        base.connection = ConnectionId(random.random());
-    } else {
+    base.connection = ConnectionId(random.random());
+    if !connection {
         header.token = Token::truncate(random.random());
         header.rkey = Rkey(random.random());
         header.remote_address = random.random();
