@@ -33,6 +33,18 @@ pub enum AtomicOperation {
     },
 }
 
+impl AtomicOperation {
+    /// What the eight bytes hold afterwards if they held `before`. For hosts whose memory nobody else touches.
+    #[must_use]
+    pub const fn apply(self, before: u64) -> u64 {
+        match self {
+            Self::CompareSwap { compare, swap } if compare == before => swap,
+            Self::CompareSwap { .. } => before,
+            Self::FetchAdd { add } => before.wrapping_add(add),
+        }
+    }
+}
+
 /// The host's memory and receive queues.
 pub trait Host {
     /// Whether `[addr, addr + length)` of the region named by `rkey` belongs to `pd` and grants `access`.

@@ -234,7 +234,7 @@ impl Qp {
         let poster = self
             .parts
             .receive_queue
-            .poster(self.parts.receive_cq.polled());
+            .poster(|| self.parts.receive_cq.polled());
         if self.state() == QpState::Reset {
             Err(Errno::INVALID)
         } else {

@@ -102,15 +102,16 @@ impl ReceiveQueue {
         }
     }
 
-    /// Locks the queue for posting. `polled` is how far the program has polled the completion queue that this queue's
-    /// completions go to.
-    pub fn poster(&self, polled: CqeNumber) -> ReceivePoster<'_> {
+    /// Locks the queue for posting. `polled` tells how far the program has polled the completion queue that this queue's
+    /// completions go to. It is asked under the lock: with an older answer, another thread that polled and posted meanwhile
+    /// might have used the slot that this thread's poll has freed, and its own would still look occupied.
+    pub fn poster(&self, polled: impl FnOnce() -> CqeNumber) -> ReceivePoster<'_> {
         let inner = self.inner.lock();
         let was_empty = inner.waiting.is_empty();
         ReceivePoster {
             queue: self,
             inner,
-            polled,
+            polled: polled(),
             was_empty,
         }
     }
@@ -181,5 +182,24 @@ impl ReceivePoster<'_> {
         self.queue.available.store(waiting, Ordering::Relaxed);
         let wanted = self.queue.wanted.swap(false, Ordering::Relaxed);
         waiting > 0 && (wanted || self.was_empty)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn how_far_the_program_polled_is_asked_under_the_lock() {
+        let queue = ReceiveQueue::new(1, 1);
+        let mut asked = false;
+        drop(queue.poster(|| {
+            asked = queue.inner.is_locked();
+            CqeNumber(0)
+        }));
+        assert!(
+            asked,
+            "another thread may post between the answer and the lock"
+        );
     }
 }

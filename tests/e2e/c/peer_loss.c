@@ -146,6 +146,16 @@ static void expect_aftermath(const struct hello *peer)
 	close_all();
 }
 
+/* The peer says that it has left, or its end of the connection closes with its process. */
+static void wait_until_gone(int tcp)
+{
+	struct pollfd p = { .fd = tcp, .events = POLLIN };
+	char c;
+
+	CHECK(poll(&p, 1, 5000) == 1, "the peer is not gone after 5 s");
+	CHECK(recv(tcp, &c, 1, 0) >= 0 || errno == ECONNRESET, "recv: %m");
+}
+
 static void survive(const char *server, const char *port, const char *mode)
 {
 	int tcp = tcp_connect(server, port);
@@ -175,12 +185,14 @@ static void survive(const char *server, const char *port, const char *mode)
 
 		tcp_read(tcp, &c, 1);
 		done = stream(&peer, now_s() + 0.5, &posted);
-		if (!strcmp(mode, "killed")) {
-			CHECK(!kill(peer.pid, SIGKILL), "kill the peer: %m");
-		} else {
-			tcp_write(tcp, "x", 1);
-		}
 		lost = now_s();
+		if (!strcmp(mode, "killed"))
+			CHECK(!kill(peer.pid, SIGKILL), "kill the peer: %m");
+		else
+			tcp_write(tcp, "x", 1);
+		/* all that was pending may have been served before: this one is posted when the peer is gone for sure */
+		wait_until_gone(tcp);
+		CHECK(!post_write(&peer, posted++), "ibv_post_send after the loss");
 		first = expect_failure(done, posted, lost, bound);
 		expect_event(lost, bound);
 		expect_aftermath(&peer);

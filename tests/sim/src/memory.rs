@@ -220,12 +220,7 @@ impl Host for HostView<'_> {
         }
         let cell = self.memory.bytes_mut(index, addr, 8).ok_or(AccessDenied)?;
         let before = u64::from_ne_bytes(<[u8; 8]>::try_from(&*cell).map_err(|_| AccessDenied)?);
-        let after = match operation {
-            AtomicOperation::CompareSwap { compare, swap } if before == compare => swap,
-            AtomicOperation::CompareSwap { .. } => before,
-            AtomicOperation::FetchAdd { add } => before.wrapping_add(add),
-        };
-        cell.copy_from_slice(&after.to_ne_bytes());
+        cell.copy_from_slice(&operation.apply(before).to_ne_bytes());
         Ok(before)
     }
 

@@ -89,7 +89,8 @@ fn a_calm_network_loses_nothing() {
 #[case::late_hello_of_a_dead_incarnation(405_927)]
 #[case::error_before_the_peer_heard_of_it(501_276)]
 #[case::error_before_the_peer_heard_of_it_again(504_862)]
-#[case::shut_of_a_life_that_was_a_guess(602_225)]
+#[case::shut_before_the_refusal(602_225)]
+#[case::shut_before_the_refusal_again(700_724)]
 fn seeds_that_failed_once(#[case] seed: u64) {
     let outcome = World::run(&random(seed), false);
     assert!(outcome.is_right(), "{outcome}");

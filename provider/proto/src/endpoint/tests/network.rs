@@ -95,12 +95,7 @@ impl Host for Memory {
     ) -> Result<u64, AccessDenied> {
         let place = self.range(pd, rkey, addr, 8, Access::REMOTE_ATOMIC)?;
         let before = u64::from_ne_bytes((&*place).try_into().map_err(|_| AccessDenied)?);
-        let after = match operation {
-            AtomicOperation::CompareSwap { compare, swap } if compare == before => swap,
-            AtomicOperation::CompareSwap { .. } => before,
-            AtomicOperation::FetchAdd { add } => before.wrapping_add(add),
-        };
-        place.copy_from_slice(&after.to_ne_bytes());
+        place.copy_from_slice(&operation.apply(before).to_ne_bytes());
         Ok(before)
     }
 

@@ -136,12 +136,7 @@ impl Host for FakeHost {
     ) -> Result<u64, AccessDenied> {
         let bytes = self.memory_mut(pd, rkey, addr, 8)?;
         let before = u64::from_ne_bytes(<[u8; 8]>::try_from(&*bytes).map_err(|_| AccessDenied)?);
-        let after = match operation {
-            AtomicOperation::CompareSwap { compare, swap } if before == compare => swap,
-            AtomicOperation::CompareSwap { .. } => before,
-            AtomicOperation::FetchAdd { add } => before.wrapping_add(add),
-        };
-        bytes.copy_from_slice(&after.to_ne_bytes());
+        bytes.copy_from_slice(&operation.apply(before).to_ne_bytes());
         Ok(before)
     }
 
