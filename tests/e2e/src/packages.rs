@@ -92,6 +92,16 @@ const LIBC6_DEV: Package = package(
     "C headers",
     Probe::File("/usr/include/stdio.h"),
 );
+const PYTHON3: Package = package(
+    "python3",
+    "runs pip, and a test of our own",
+    Probe::Program("python3"),
+);
+const PYTHON3_PIP: Package = package(
+    "python3-pip",
+    "downloads NCCL's wheels",
+    Probe::Program("pip3"),
+);
 const UTIL_LINUX: Package = package("util-linux", "setpriv", Probe::Program("setpriv"));
 
 /// What `cargo xtask fabric` needs.
@@ -129,6 +139,8 @@ pub const TEST: &[Package] = &[
     GCC,
     LIBC6_DEV,
     UTIL_LINUX,
+    PYTHON3,
+    PYTHON3_PIP,
 ];
 
 /// Programs that are not the probe of their package.

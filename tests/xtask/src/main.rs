@@ -7,6 +7,7 @@
 mod build;
 mod demo;
 mod fabric;
+mod ping_pong;
 mod tcp_stream;
 mod test;
 
@@ -38,6 +39,9 @@ enum Command {
     /// A TCP stream of large writes, for comparison.
     #[command(subcommand)]
     TcpStream(tcp_stream::Command),
+    /// A ping-pong over a plain socket, for comparison.
+    #[command(subcommand)]
+    PingPong(ping_pong::Command),
 }
 
 fn main() -> ExitCode {
@@ -59,5 +63,6 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Ci(arguments) => test::run_with_lints(&arguments),
         Command::Fabric(command) => fabric::run(command),
         Command::TcpStream(command) => tcp_stream::run(&command).map(|()| ExitCode::SUCCESS),
+        Command::PingPong(command) => ping_pong::run(&command).map(|()| ExitCode::SUCCESS),
     }
 }
