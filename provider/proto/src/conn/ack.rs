@@ -130,6 +130,60 @@ impl Connection {
             self.ack_told();
             return false;
         };
+        let twice = self.ack.due > 1;
+        train.start(route);
+        if !self.push_ack(cx, host, (path, epoch), 0, train) {
+            return false;
+        }
+        if twice && second != route {
+            self.ack.copy.clear();
+            self.ack.copy.extend_from_slice(&cx.shared.packet);
+            self.ack.copy_route = Some(second);
+            self.ack.due += 1;
+        }
+        true
+    }
+
+    /// Whether the ACK that is due may leave in front of new data: nothing that goes before the data is due too, and
+    /// it is not to be sent twice, on two routes.
+    pub(super) fn ack_may_ride(&self) -> bool {
+        self.ack.due == 1
+            && self.ack.copy_route.is_none()
+            && self.is_open()
+            && self.bare_paths == 0
+            && self.lost_paths == 0
+            && !self.has_control()
+    }
+
+    /// Puts the ACK that is due in front of a train of new data, padded to `least_bytes` (WIRE 5.11). Returns its
+    /// bytes; 0 if it has nothing to tell.
+    pub(super) fn push_riding_ack(
+        &mut self,
+        cx: &mut Context<'_>,
+        host: &mut dyn Host,
+        least_bytes: u32,
+        train: &mut Train,
+    ) -> u32 {
+        let Some((_, _, path, epoch)) = self.ack_routes(cx) else {
+            self.ack_told();
+            return 0;
+        };
+        if self.push_ack(cx, host, (path, epoch), least_bytes as usize, train) {
+            cx.shared.packet.len() as u32
+        } else {
+            0
+        }
+    }
+
+    /// Builds an ACK at the end of `train`, and leaves it in the packet buffer. False if it would have been empty.
+    fn push_ack(
+        &mut self,
+        cx: &mut Context<'_>,
+        host: &mut dyn Host,
+        (path, epoch): (PathId, Epoch),
+        least_bytes: usize,
+        train: &mut Train,
+    ) -> bool {
         let allowance = self.allowance(cx);
         let mut packet = std::mem::take(&mut cx.shared.packet);
         packet.resize(self.packet_bytes().max(ACK_HEADER_BYTES), 0);
@@ -146,29 +200,18 @@ impl Connection {
             psn: Psn::ZERO,
             stamp: Stamp::from_ns(cx.now.as_ns()),
         };
-        let length = builder.finish(&base, number, &allowance);
-        let twice = self.ack.due > 1;
+        let length = builder.finish(&base, number, &allowance, least_bytes);
+        packet.truncate(length);
         self.ack_told();
-        if empty {
-            cx.shared.packet = packet;
-            return false;
-        }
-        self.ack.number = number;
-        train.start(route);
-        train.push_bytes(&packet[..length]);
-        train.finish_segment(None);
-        if twice && second != route {
-            self.ack.copy.clear();
-            self.ack.copy.extend_from_slice(&packet[..length]);
-            self.ack.copy_route = Some(second);
-            self.ack.due = 1;
-        }
-        if paths_left || streams_left {
-            self.ack.due += 1;
+        if !empty {
+            self.ack.number = number;
+            train.push_bytes(&packet);
+            train.finish_segment(None);
+            cx.shared.counters.acks_sent += 1;
+            self.ack.due += u8::from(paths_left || streams_left);
         }
         cx.shared.packet = packet;
-        cx.shared.counters.acks_sent += 1;
-        true
+        !empty
     }
 
     fn ack_told(&mut self) {

@@ -203,6 +203,8 @@ pub(crate) struct Connection {
     plane_check_owed: bool,
     /// When something of the peer came last.
     last_heard: Time,
+    /// When its timers were last served.
+    driven_at: Time,
     /// Not later than the first silence that is too long.
     silence_at: Option<Time>,
     /// Not later than the first end of an RNR wait.
@@ -279,6 +281,7 @@ impl Connection {
             plane_check_at: None,
             plane_check_owed: false,
             last_heard: now,
+            driven_at: now,
             silence_at: None,
             stream_timer_at: None,
             rx_paths: Vec::new(),

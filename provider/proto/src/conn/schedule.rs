@@ -16,6 +16,9 @@ use crate::wire::{DATA_HEADER_BYTES, PathId};
 /// 2.6 µs of a core at the sender and about as much at the receiver, a padding byte 0.4 ns each, and it takes the wire.
 const PADDING_MAX_BYTES: u32 = 2048;
 
+/// Packets up to this size take an ACK along that is due (WIRE 5.11); for larger ones padding it costs more than it saves.
+const RIDE_MAX_BYTES: u32 = 512;
+
 /// Streams whose backlog is looked at when a slow path is judged.
 const BACKLOG_STREAMS: usize = 8;
 
@@ -109,6 +112,9 @@ impl Connection {
         host: &mut dyn Host,
         train: &mut Train,
     ) -> bool {
+        if self.ack_may_ride() && self.poll_data_behind_ack(cx, host, train) {
+            return true;
+        }
         if self.ack.due > 0 && self.build_ack(cx, host, train) {
             return true;
         }
@@ -138,11 +144,31 @@ impl Connection {
         false
     }
 
+    /// Fills `train` with the ACK that is due and small new segments behind it (WIRE 5.11); false if there are none.
+    fn poll_data_behind_ack(
+        &mut self,
+        cx: &mut Context<'_>,
+        host: &mut dyn Host,
+        train: &mut Train,
+    ) -> bool {
+        let small = |(_, segment): (QpId, SegmentRef)| packet_bytes(&segment) <= RIDE_MAX_BYTES;
+        cx.shared.config.train_segments > 1
+            && self.peek_ready(cx).is_some_and(small)
+            && self.poll_new(cx, Some(host), train)
+    }
+
     /// Fills `train` with new segments; false if there is nothing that may leave now.
     pub(crate) fn poll_data(&mut self, cx: &mut Context<'_>, train: &mut Train) -> bool {
-        if !self.is_open() {
-            return false;
-        }
+        self.is_open() && self.poll_new(cx, None, train)
+    }
+
+    /// Fills `train` with new segments, behind the ACK that is due if there is a `rider`.
+    fn poll_new(
+        &mut self,
+        cx: &mut Context<'_>,
+        rider: Option<&mut dyn Host>,
+        train: &mut Train,
+    ) -> bool {
         let in_flight = self.bytes_in_flight();
         let Some((id, segment)) = self.peek_ready(cx) else {
             return false;
@@ -163,15 +189,23 @@ impl Connection {
             self.window_opens_at = opens.filter(|at| *at > now).min();
             return false;
         };
+        train.start(self.paths[at].route);
+        let ack_bytes = match rider {
+            Some(host) if wire_bytes <= RIDE_MAX_BYTES => {
+                self.push_riding_ack(cx, host, wire_bytes, train)
+            }
+            _ => 0,
+        };
+        let train_segments = u32::from(cx.shared.config.train_segments);
         let fill = Fill {
             path: at,
             segments_left: self.paths[at]
                 .tx
                 .room(cx.now)
-                .min(u32::from(cx.shared.config.train_segments))
+                .min(train_segments - train.segments().len() as u32)
                 .max(1),
             room_bytes,
-            segment_bytes: wire_bytes,
+            segment_bytes: wire_bytes.max(ack_bytes),
             train_bytes: cx.shared.config.train_bytes,
         };
         let emptied = self.fill_train(cx, fill, id, segment, train);
@@ -185,7 +219,7 @@ impl Connection {
         true
     }
 
-    /// Sends `first` and what fits behind it. True if that emptied the backlog.
+    /// Sends `first`, in a train that was started, and what fits behind it. True if that emptied the backlog.
     fn fill_train(
         &mut self,
         cx: &mut Context<'_>,
@@ -194,7 +228,6 @@ impl Connection {
         first: SegmentRef,
         train: &mut Train,
     ) -> bool {
-        train.start(self.paths[fill.path].route);
         let (mut id, mut segment) = (id, first);
         loop {
             take_segment(cx, id, &segment, self.payload_bytes);

@@ -7,6 +7,10 @@ use crate::stream::Failure;
 use crate::types::{QpId, Time};
 use crate::wire::{ConnectionId, ShutReason};
 
+/// A deadline that is served so much later shows that this end did not run: its process was stopped, or had no processor.
+/// More than the longest pause between two probes.
+const ABSENCE_NS: u64 = 50_000_000;
+
 /// The earlier of two deadlines.
 fn earlier(a: Option<Time>, b: Option<Time>) -> Option<Time> {
     match (a, b) {
@@ -58,6 +62,13 @@ impl Connection {
 
     /// Does what is due.
     pub(crate) fn handle_timeout(&mut self, cx: &mut Context<'_>) {
+        if let Some(due) = self.deadline() {
+            let late_ns = cx.now.since_ns(due.max(self.driven_at));
+            if late_ns >= ABSENCE_NS {
+                self.excuse_absence(cx, late_ns);
+            }
+        }
+        self.driven_at = cx.now;
         match self.state {
             State::Closing(at) => {
                 if at <= cx.now {
@@ -138,6 +149,16 @@ impl Connection {
             Phase::Opening => Some(since + patience_ns),
             Phase::Open => Some(since.max(self.last_heard) + patience_ns),
             Phase::PeerGone | Phase::Failed => None,
+        }
+    }
+
+    /// For `ns` this end neither asked nor listened: that is no silence of the peer (WIRE 3.22).
+    fn excuse_absence(&mut self, cx: &mut Context<'_>, ns: u64) {
+        self.last_heard = cx.now.min(self.last_heard + ns);
+        for id in &self.streams {
+            if let Some(life) = cx.qps.life_mut(*id) {
+                life.requester.excuse(cx.now, ns);
+            }
         }
     }
 

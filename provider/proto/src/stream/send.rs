@@ -582,6 +582,11 @@ impl Requester {
         )
     }
 
+    /// Nobody drove this end for `ns`: the peer does not owe that time.
+    pub fn excuse(&mut self, now: Time, ns: u64) {
+        self.busy_since = now.min(self.busy_since + ns);
+    }
+
     /// When the RNR wait ends: then [`Self::next_segment`] has something again.
     pub fn poll_timeout(&self, now: Time) -> Option<Time> {
         self.rnr_wait

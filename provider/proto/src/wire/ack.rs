@@ -274,10 +274,12 @@ impl<'a> AckView<'a> {
             let (_, length) = PathBlock::parse(&blocks[stream_start..])?;
             stream_start += length;
         }
-        let (path_blocks, stream_blocks) = blocks.split_at(stream_start);
-        if stream_blocks.len() != usize::from(datagram[27]) * STREAM_BLOCK_BYTES {
+        let (path_blocks, rest) = blocks.split_at(stream_start);
+        // WIRE 2.26: padding may follow.
+        let stream_bytes = usize::from(datagram[27]) * STREAM_BLOCK_BYTES;
+        let Some(stream_blocks) = rest.get(..stream_bytes) else {
             return Err(ParseError::BadLength);
-        }
+        };
         for block in stream_blocks.chunks_exact(STREAM_BLOCK_BYTES) {
             StreamBlock::parse(block)?;
         }
@@ -387,11 +389,20 @@ impl<'a> AckBuilder<'a> {
         true
     }
 
-    /// Writes the header and the checksum; `number` replaces the PSN of `base`. Returns the
-    /// length of the ACK, which lies at the front of the buffer.
+    /// Writes the header and the checksum; `number` replaces the PSN of `base`. An ACK shorter than `least_bytes` is
+    /// padded (WIRE 2.26), as far as the buffer goes. Returns the length of the ACK, which lies at the front of the
+    /// buffer.
     #[must_use]
-    pub fn finish(self, base: &Base, number: AckNumber, allowance: &Allowance) -> usize {
-        let packet = &mut self.buffer[..self.end];
+    pub fn finish(
+        self,
+        base: &Base,
+        number: AckNumber,
+        allowance: &Allowance,
+        least_bytes: usize,
+    ) -> usize {
+        let length = least_bytes.min(self.buffer.len()).max(self.end);
+        let packet = &mut self.buffer[..length];
+        packet[self.end..].fill(0);
         Base {
             psn: Psn(number.0),
             ..*base
@@ -404,6 +415,6 @@ impl<'a> AckBuilder<'a> {
         packet[27] = self.stream_blocks;
         let checksum = checksum_without_field(packet, CHECKSUM_AT);
         put_u32(packet, CHECKSUM_AT, checksum);
-        self.end
+        length
     }
 }

@@ -57,6 +57,41 @@ fn a_silent_peer_fails_the_work_within_the_bound(#[values(false, true)] icmp: bo
     assert!(network.nodes[0].failures.len() == 1);
 }
 
+// WIRE 3.22
+#[rstest]
+fn a_process_that_was_stopped_does_not_blame_its_peer(#[values(false, true)] peer_dies: bool) {
+    let mut network = Network::pair(105, CALM, 1);
+    let (a, b) = network.connected(0, 1);
+    exchange(&mut network, (0, a), (1, b));
+    network.run(10 * MS);
+    network.nodes[0].sends.clear();
+    network.cut = vec![ip(1, 0), ip(2, 0)];
+    network.region(1, 5, 0, vec![0; 64], Visibility::Relaxed);
+    let sge = Sge {
+        addr: 0,
+        length: 64,
+        lkey: 5,
+    };
+    network.post_receive(1, b, 0, sge);
+    network.submit(0, a, 1, Operation::Send, inline(b"I shall be back"));
+    network.run(PATIENCE / 4);
+    network.nodes[0].dead = true;
+    network.run(10 * PATIENCE);
+    network.nodes[0].dead = false;
+    network.cut.clear();
+    network.nodes[1].dead = peer_dies;
+    let start = network.now;
+    assert!(network.run_until(2 * PATIENCE, |network| network.nodes[0].sends.len() == 1));
+    let took = network.now.since_ns(start);
+    if peer_dies {
+        assert_eq!(statuses(&network, 0), [Status::RetryExceeded]);
+        assert!((PATIENCE / 2..PATIENCE).contains(&took), "{took}");
+    } else {
+        assert_eq!(statuses(&network, 0), [Status::Success]);
+        assert!(took < 50 * MS, "{took}");
+    }
+}
+
 #[test]
 fn a_peer_that_was_never_there_fails_the_work_within_the_bound() {
     let mut network = Network::pair(102, CALM, 1);

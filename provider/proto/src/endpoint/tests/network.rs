@@ -124,6 +124,8 @@ pub(super) struct Node {
     pub established: Vec<QpId>,
     /// It does not run: what arrives is lost.
     pub dead: bool,
+    /// It receives and does not send: the test does that.
+    pub mute: bool,
 }
 
 struct Delivery {
@@ -230,6 +232,7 @@ impl Network {
             failures: Vec::new(),
             established: Vec::new(),
             dead: false,
+            mute: false,
         };
         self.nodes.push(node);
         at
@@ -387,7 +390,7 @@ impl Network {
     fn flush_node(&mut self, at: usize) {
         let mut train = std::mem::take(&mut self.train);
         let mut sent = 0;
-        loop {
+        while !self.nodes[at].mute {
             let Node {
                 endpoint, memory, ..
             } = &mut self.nodes[at];
@@ -410,7 +413,7 @@ impl Network {
         }
     }
 
-    fn carry(&mut self, at: usize, train: &Train) {
+    pub(super) fn carry(&mut self, at: usize, train: &Train) {
         let node = &self.nodes[at];
         assert!(!train.is_empty());
         let from = SocketAddr::new(

@@ -5,6 +5,7 @@ use rstest::rstest;
 use super::network::*;
 use crate::event::ReceiveKind;
 use crate::host::Visibility;
+use crate::train::Train;
 use crate::types::*;
 
 const ROUGH: Weather = Weather {
@@ -378,6 +379,56 @@ fn a_ping_pong_costs_one_acknowledgement_a_message() {
         assert!(acks <= 115, "{acks} ACKs for 100 messages");
         assert!(data <= 115, "{data} packets for 100 messages");
     }
+}
+
+// WIRE 5.11
+#[rstest]
+#[case::ack_is_the_larger(8, 1)]
+#[case::ack_is_padded(300, 1)]
+#[case::too_much_padding(600, 2)]
+fn an_acknowledgement_rides_in_front_of_a_small_answer(
+    #[case] answer_bytes: usize,
+    #[case] trains: usize,
+) {
+    let (mut network, a, b) = with_regions(83, CALM, 1, 100_000, Visibility::Relaxed);
+    network.region(0, REMOTE, BASE, vec![0; 100_000], Visibility::Relaxed);
+    for (node, qp) in [(0, a), (1, b)] {
+        let sge = Sge {
+            addr: BASE,
+            length: 1000,
+            lkey: REMOTE,
+        };
+        network.post_receive(node, qp, 0, sge);
+    }
+    network.run(10 * MS);
+    network.nodes[1].mute = true;
+    let question = Payload::Inline(smallvec::smallvec![7; 8]);
+    network.submit(0, a, 0, Operation::Send, question);
+    assert!(network.run_until(MS, |network| network.nodes[1].receives.len() == 1));
+    let answer = Payload::Inline(smallvec::smallvec![9; answer_bytes]);
+    network.submit(1, b, 0, Operation::Send, answer);
+    let (mut train, mut sent) = (Train::default(), Vec::new());
+    while {
+        let node = &mut network.nodes[1];
+        node.endpoint
+            .poll_transmit(network.now, &mut train, &mut node.memory)
+    } {
+        let lengths = train.segments().iter().map(|segment| segment.length);
+        sent.push(lengths.collect::<Vec<_>>());
+        network.carry(1, &train);
+    }
+    assert_eq!(sent.len(), trains, "{sent:?}");
+    if let [train] = &sent[..] {
+        // The kernel cuts a train into equal packets; only the last may be shorter.
+        assert!(train.len() == 2 && train[0] >= train[1], "{train:?}");
+    }
+    // On hardware a send has completed when its answer comes.
+    assert!(network.run_until(MS, |network| network.nodes[0].receives.len() == 1));
+    assert_eq!(network.nodes[0].sends.len(), 1);
+    assert_eq!(
+        network.nodes[0].memory.regions[&REMOTE].bytes[..answer_bytes],
+        vec![9; answer_bytes]
+    );
 }
 
 #[test]

@@ -60,7 +60,6 @@ type Bytes = Vec<u8>;
     sealed(p, 26, 1);
 }, ParseError::BadLength)]
 #[case::stream_block_missing("ack-streams", |p: &mut Bytes| sealed(p, 27, 3), ParseError::BadLength)]
-#[case::stream_block_too_many("ack-streams", |p: &mut Bytes| sealed(p, 27, 1), ParseError::BadLength)]
 #[case::no_item("control-reset", |p: &mut Bytes| {
     p.truncate(20);
     seal(p);

@@ -38,7 +38,7 @@ fn emit_again(packet: &Packet<'_>, length: usize) -> Vec<u8> {
             for block in ack.path_blocks() {
                 assert!(builder.push_path(&block));
             }
-            builder.finish(&ack.base, ack.number(), &ack.allowance)
+            builder.finish(&ack.base, ack.number(), &ack.allowance, 0)
         }
         Packet::Control(control) => {
             let mut builder = ControlBuilder::new(&mut buffer);

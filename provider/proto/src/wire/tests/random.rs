@@ -217,8 +217,10 @@ fn acks_make_the_round_trip_in_buffers_of_any_size() {
         }
         assert_eq!(builder.is_empty(), paths.is_empty() && streams.is_empty());
         let number = AckNumber(rng.random());
-        let length = builder.finish(&base, number, &allowance);
+        let least_bytes = rng.random_range(0..1600);
+        let length = builder.finish(&base, number, &allowance, least_bytes);
         assert!(length <= size, "seed {seed}");
+        assert!(length >= least_bytes.min(size), "seed {seed}");
         let Ok(Packet::Ack(ack)) = Packet::parse(&buffer[..length]) else {
             panic!("seed {seed}: no ACK");
         };
