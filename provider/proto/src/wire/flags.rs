@@ -15,6 +15,8 @@ macro_rules! flag_set {
             pub const NONE: Self = Self(0);
             $($(#[$flag_meta])* pub const $flag: Self = Self($bit);)+
             const DEFINED: u8 = 0 $(| $bit)+;
+            /// The flags with their names, lowest bit first.
+            pub const NAMED: &'static [(u8, &'static str)] = &[$(($bit, $label),)+];
 
             /// The flags of a byte from the wire; undefined bits are dropped (WIRE 2.3).
             #[must_use]

@@ -42,6 +42,9 @@ macro_rules! wire_enum {
         }
 
         impl $name {
+            /// The defined values with their names, in ascending order.
+            pub const NAMED: &'static [(u64, &'static str)] = &[$(($number, $label),)+];
+
             /// The value of a wire byte; an error if it is not defined.
             pub const fn from_wire(value: u8) -> Result<Self, ParseError> {
                 match value {

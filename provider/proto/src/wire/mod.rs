@@ -5,7 +5,8 @@
 //! carry their cause ([`ParseError`]). DATA leaves by [`DataHeader::emit`], ACKs by
 //! [`AckBuilder`], CONTROL by [`ControlBuilder`], none of which allocates. The normative text
 //! is `WIRE.md`, sections 1 and 2; one file here per family of headers. `Display` of a packet
-//! is the dissector: `{}` one line, `{:#}` all fields, one a line.
+//! is the dissector: `{}` one line, `{:#}` all fields, one a line. [`fields`] is the format as data, for
+//! tools that show packets field by field, broken ones included.
 
 mod ack;
 mod base;
@@ -15,6 +16,7 @@ mod control;
 mod data;
 mod display;
 mod error;
+pub mod fields;
 mod flags;
 mod items;
 mod opcode;

@@ -12,7 +12,7 @@ const HOSTILE_DATAGRAMS: u64 = 150_000;
 /// Random packets of each kind that make the round trip.
 const ROUND_TRIPS: u64 = 5_000;
 
-fn random_base(rng: &mut SmallRng) -> Base {
+pub(super) fn random_base(rng: &mut SmallRng) -> Base {
     Base {
         flags: BaseFlags::from_bits(rng.random()),
         path: PathId(rng.random()),
@@ -24,7 +24,7 @@ fn random_base(rng: &mut SmallRng) -> Base {
 }
 
 /// A header that obeys WIRE 2.18 to 2.23 and its payload.
-fn random_data(rng: &mut SmallRng) -> (DataHeader, Vec<u8>) {
+pub(super) fn random_data(rng: &mut SmallRng) -> (DataHeader, Vec<u8>) {
     let opcode = *Opcode::ALL.choose(rng).expect("opcodes");
     let small = rng.random_range(0..200_u16);
     let (payload_bytes, message_bytes, offset) = match opcode {
@@ -63,7 +63,7 @@ fn random_data(rng: &mut SmallRng) -> (DataHeader, Vec<u8>) {
     (header, payload)
 }
 
-fn random_path_block(rng: &mut SmallRng) -> PathBlock {
+pub(super) fn random_path_block(rng: &mut SmallRng) -> PathBlock {
     let mut vector = BitVector::EMPTY;
     for _ in 0..rng.random_range(0..40) {
         vector.set(rng.random_range(1..VECTOR_BITS));
@@ -82,7 +82,7 @@ fn random_path_block(rng: &mut SmallRng) -> PathBlock {
     }
 }
 
-fn random_stream_block(rng: &mut SmallRng) -> StreamBlock {
+pub(super) fn random_stream_block(rng: &mut SmallRng) -> StreamBlock {
     StreamBlock {
         qpn: Qpn::truncate(rng.random()),
         code: *NakCode::ALL.choose(rng).expect("codes"),
@@ -98,7 +98,7 @@ fn random_gid(rng: &mut SmallRng) -> Gid {
     Gid(rng.random())
 }
 
-fn random_hello(rng: &mut SmallRng) -> Hello {
+pub(super) fn random_hello(rng: &mut SmallRng) -> Hello {
     let addresses = rng.random_range(0..=HELLO_ADDRESSES_MAX);
     Hello {
         identity: HelloIdentity {
@@ -128,7 +128,7 @@ fn random_hello(rng: &mut SmallRng) -> Hello {
     }
 }
 
-fn random_open(rng: &mut SmallRng) -> Open {
+pub(super) fn random_open(rng: &mut SmallRng) -> Open {
     Open {
         from_qpn: Qpn::truncate(rng.random()),
         to_qpn: Qpn::truncate(rng.random()),
@@ -144,7 +144,7 @@ fn random_open(rng: &mut SmallRng) -> Open {
     }
 }
 
-fn random_shut(rng: &mut SmallRng) -> Shut {
+pub(super) fn random_shut(rng: &mut SmallRng) -> Shut {
     Shut {
         from_qpn: Qpn::truncate(rng.random()),
         reason: ShutReason::from_wire(rng.random_range(0..4)).expect("a reason"),
