@@ -102,6 +102,11 @@ const PYTHON3_PIP: Package = package(
     "downloads NCCL's wheels",
     Probe::Program("pip3"),
 );
+const TSHARK: Package = package(
+    "tshark",
+    "captures packets, and reads them with our dissector",
+    Probe::Program("tshark"),
+);
 const UTIL_LINUX: Package = package("util-linux", "setpriv", Probe::Program("setpriv"));
 
 /// What `cargo xtask fabric` needs.
@@ -141,10 +146,15 @@ pub const TEST: &[Package] = &[
     UTIL_LINUX,
     PYTHON3,
     PYTHON3_PIP,
+    TSHARK,
 ];
 
 /// Programs that are not the probe of their package.
-const MORE_PROGRAMS: &[(&str, &str)] = &[("tc", "iproute2"), ("ss", "iproute2")];
+const MORE_PROGRAMS: &[(&str, &str)] = &[
+    ("tc", "iproute2"),
+    ("ss", "iproute2"),
+    ("dumpcap", "tshark"),
+];
 
 impl Package {
     /// Whether it (or another source of the same files) is installed.
@@ -272,6 +282,7 @@ mod tests {
         for (program, expected) in [
             ("ip", "iproute2"),
             ("tc", "iproute2"),
+            ("dumpcap", "tshark"),
             ("ib_send_lat", "perftest"),
             ("ibv_rc_pingpong", "ibverbs-utils"),
         ] {

@@ -1,11 +1,12 @@
 //! `cargo xtask`: the one tool of this repository.
 //!
 //! `demo` and `test` are the two commands of the README, `ci` is `test` with the lints in front, `fabric`
-//! makes the virtual network that they use for work by hand. Each command has a file of its own; the
+//! makes the virtual network that they use for work by hand, `dissect` shows what is on the wire. Each command has a file of its own; the
 //! fabric and the running of programs are in the library `metaroce-e2e`.
 
 mod build;
 mod demo;
+mod dissect;
 mod fabric;
 mod ping_pong;
 mod tcp_stream;
@@ -36,6 +37,9 @@ enum Command {
     /// Make, use and remove a virtual network of two hosts (needs root).
     #[command(subcommand)]
     Fabric(fabric::Command),
+    /// Show the metaroce packets of a capture file; make the dissector for Wireshark (--help tells more).
+    #[command(disable_help_flag = true)]
+    Dissect(dissect::Arguments),
     /// A TCP stream of large writes, for comparison.
     #[command(subcommand)]
     TcpStream(tcp_stream::Command),
@@ -62,6 +66,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Test(arguments) => test::run(&arguments),
         Command::Ci(arguments) => test::run_with_lints(&arguments),
         Command::Fabric(command) => fabric::run(command),
+        Command::Dissect(arguments) => dissect::run(&arguments),
         Command::TcpStream(command) => tcp_stream::run(&command).map(|()| ExitCode::SUCCESS),
         Command::PingPong(command) => ping_pong::run(&command).map(|()| ExitCode::SUCCESS),
     }

@@ -5,6 +5,7 @@
 
 mod contract;
 mod devices;
+mod dissect;
 mod fabric;
 mod hostile;
 mod multipath;
@@ -37,6 +38,7 @@ pub fn all() -> Vec<Case> {
         contract::cases(),
         nccl::cases(),
         hostile::cases(),
+        dissect::cases(),
     ]
     .into_iter()
     .flatten()

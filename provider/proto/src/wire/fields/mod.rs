@@ -54,8 +54,19 @@ pub struct Field {
     pub kind: Kind,
     /// It is there if all of these hold.
     pub when: &'static [Condition],
-    /// Worth a place in a one-line summary.
-    pub brief: bool,
+    /// Its place in one line about the packet.
+    pub brief: Brief,
+}
+
+/// How a field is shown in one line about its packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Brief {
+    /// Not at all.
+    No,
+    /// As `name=value`; of flags the names of those that are set.
+    Named,
+    /// Only the name of its value: what kind of thing the packet is.
+    Headline,
 }
 
 /// What the bits of a field say.

@@ -1,6 +1,6 @@
 //! The table itself: one layout for each table of WIRE.md, section 2, in the order of that text.
 
-use super::{Condition, Field, Kind, Layout, Raw, Then};
+use super::{Brief, Condition, Field, Kind, Layout, Raw, Then};
 use crate::wire::{
     ACK_HEADER_BYTES, BASE_BYTES, BaseFlags, CLOSE_BYTES, ChecksumMode, CloseReason,
     DATA_HEADER_BYTES, DataFlags, FillStatus, HELLO_ADDRESS_BYTES, HELLO_ADDRESSES_MAX,
@@ -46,7 +46,7 @@ const fn field(
         bits,
         kind,
         when: &[],
-        brief: false,
+        brief: Brief::No,
     }
 }
 
@@ -57,7 +57,14 @@ const fn reserved(name: &'static str, byte: usize, bits: usize) -> Field {
 impl Field {
     const fn brief(self) -> Self {
         Self {
-            brief: true,
+            brief: Brief::Named,
+            ..self
+        }
+    }
+
+    const fn headline(self) -> Self {
+        Self {
+            brief: Brief::Headline,
             ..self
         }
     }
@@ -192,9 +199,9 @@ pub static BASE: Layout = Layout {
         field("version", "version", 0, 4, NUMBER),
         Field {
             bit: 4,
-            ..field("type", "type", 0, 4, Kind::Choice(TYPES))
+            ..field("type", "type", 0, 4, Kind::Choice(TYPES)).headline()
         },
-        field("flags", "flags", 1, 8, Kind::Flags(BaseFlags::NAMED)),
+        field("flags", "flags", 1, 8, Kind::Flags(BaseFlags::NAMED)).brief(),
         field("path", "path", 2, 8, NUMBER).brief(),
         field("epoch", "epoch", 3, 8, NUMBER),
         field("connection", "connection id", 4, 32, Kind::Hex),
@@ -227,7 +234,7 @@ pub static DATA: Layout = Layout {
     sentence: "2.12",
     bytes: DATA_HEADER_BYTES - BASE_BYTES,
     fields: &[
-        field("opcode", "opcode", 0, 8, Kind::Choice(&OPCODES)),
+        field("opcode", "opcode", 0, 8, Kind::Choice(&OPCODES)).headline(),
         field("flags", "flags", 1, 8, Kind::Flags(DataFlags::NAMED)),
         field("attempt", "attempt", 2, 8, NUMBER),
         reserved("reserved", 3, 8),
@@ -438,7 +445,7 @@ pub static ITEM: Layout = Layout {
     sentence: "2.33",
     bytes: ITEM_HEADER_BYTES,
     fields: &[
-        field("kind", "kind", 0, 8, Kind::Open(ITEM_KINDS)),
+        field("kind", "kind", 0, 8, Kind::Open(ITEM_KINDS)).headline(),
         reserved("reserved", 1, 8),
         field("length", "length of the body", 2, 16, BYTES),
     ],
