@@ -86,6 +86,12 @@ impl Seen<'_> {
         }
     }
 
+    /// Whether the capture has only a part of it, or of the train that it begins.
+    #[must_use]
+    pub fn is_cut(&self) -> bool {
+        self.captured < self.bytes.len()
+    }
+
     /// What it is: the opcode, `ACK`, or the kinds of its items.
     #[must_use]
     pub fn kinds(&self) -> Vec<&'static str> {

@@ -7,6 +7,7 @@ use metaroce_proto::wire::Stamp;
 use metaroce_proto::wire::fields::{Field, Kind, Value, What};
 use serde_json::{Map, json};
 
+use crate::datagram::ECN_CE;
 use crate::packet::{Seen, Verdict};
 
 /// The time of the first frame of the file is 0 in texts.
@@ -33,8 +34,16 @@ pub fn line(seen: &Seen<'_>, first_ns: u64) -> String {
         ),
         Verdict::Bad(error) => write!(line, "no packet: {error}, {} bytes", seen.bytes.len()),
     };
-    if seen.ecn == crate::datagram::ECN_CE {
+    if seen.ecn == ECN_CE {
         line.push_str(" CE");
+    }
+    if seen.good().is_some() && seen.is_cut() {
+        let _ = write!(
+            line,
+            " ({} of {} bytes were captured)",
+            seen.captured,
+            seen.bytes.len()
+        );
     }
     line
 }

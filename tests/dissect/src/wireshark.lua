@@ -204,7 +204,7 @@ local function remark(field, value)
     return value == 0xFFFF and " (no sample)" or string.format(" (%d ns)", value * STAMP_UNIT_NS)
   end
   if field.kind == "grant" then return value == 0xFFFFFFFF and " (no limit)" or " KiB/s" end
-  if field.kind == "flags" then return " " .. flag_words(field, value) end
+  if field.kind == "flags" and value ~= 0 then return " " .. flag_words(field, value) end
   return field.unit and " " .. field.unit
 end
 

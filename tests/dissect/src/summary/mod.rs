@@ -57,7 +57,7 @@ pub struct Summary {
     pub packets: u64,
     /// Packets that the transport would drop, by cause.
     pub bad: BTreeMap<&'static str, u64>,
-    /// Packets of which the capture has too little.
+    /// Packets of which the capture has only a part; a train that is cut off counts as one.
     pub cut: u64,
     /// Packets of connections beyond those that are told apart.
     pub others: u64,
@@ -77,9 +77,10 @@ impl Summary {
         self.last_ns = self.last_ns.max(seen.time_ns);
         self.ours += u64::from(seen.frame != self.last_frame);
         self.last_frame = seen.frame;
+        self.cut += u64::from(seen.is_cut());
         match &seen.verdict {
             Verdict::Bad(error) => *self.bad.entry(error.name()).or_default() += 1,
-            Verdict::Cut => self.cut += 1,
+            Verdict::Cut => {}
             Verdict::Good(packet) => self.good(seen, packet),
         }
     }

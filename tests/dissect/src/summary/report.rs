@@ -19,7 +19,11 @@ impl Summary {
             let _ = writeln!(text, "{count} packets would be dropped: {cause}");
         }
         if self.cut > 0 {
-            let _ = writeln!(text, "{} packets were cut off by the capture", self.cut);
+            let _ = writeln!(
+                text,
+                "{} packets were cut off by the capture; trains that were are counted as one packet",
+                self.cut
+            );
         }
         if self.others > 0 {
             let _ = writeln!(text, "{} packets of further connections", self.others);
