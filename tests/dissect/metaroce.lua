@@ -102,7 +102,7 @@ local LAYOUTS = {
     follow = {
       { what = "repeat", count = "path_blocks", most = 255, layout = "path_block" },
       { what = "repeat", count = "stream_blocks", most = 255, layout = "stream_block" },
-      { what = "end" },
+      { what = "rest", raw = "metaroce.ack.padding", label = "padding" },
     },
   },
   path_block = { -- WIRE 2.28
@@ -153,7 +153,6 @@ local LAYOUTS = {
     follow = {
       { what = "items", layout = "item", tail_bytes = 4 },
       { what = "one", layout = "trailer" },
-      { what = "end" },
     },
   },
   item = { -- WIRE 2.33
@@ -417,7 +416,7 @@ local function segment_bytes(text)
   end
   local likely = least
   while likely < total and text:byte(likely + 1) == 0 do likely = likely + 1 end
-  if any_from(likely, likely) then return likely end
+  if state == "right" and any_from(likely, likely) then return likely end
   for bytes = least, total - SHORTEST_PACKET_BYTES do
     if is_packet(bytes, bytes) then return bytes end
   end
@@ -576,14 +575,6 @@ end
 function follows.rest(packet, _, follow, _, at, finish, tree)
   add_raw(packet, follow, at, finish, tree)
   return finish
-end
-
-follows["end"] = function(packet, _, _, _, at, finish, tree)
-  if at < finish then
-    problem(packet, tree, "length", finish - at .. " bytes too many")
-    return nil
-  end
-  return at
 end
 
 -- Shows a layout and what follows it, from byte at, not beyond finish. Returns where it ended; nil if that cannot be told.

@@ -206,7 +206,6 @@ fn follow(layout: &Layout, then: &Then) -> String {
             layout.full_name(raw.name),
             raw.label
         ),
-        Then::End => "what = \"end\"".to_owned(),
     }
 }
 

@@ -176,7 +176,7 @@ fn ack(number: u32, path: u8, echoed: u32, delay: AckDelay) -> Vec<u8> {
         connection: ConnectionId(0xbbbb),
         ..Base::default()
     };
-    let length = builder.finish(&base, AckNumber(number), &Allowance::default());
+    let length = builder.finish(&base, AckNumber(number), &Allowance::default(), 0);
     buffer[..length].to_vec()
 }
 

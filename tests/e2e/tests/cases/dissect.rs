@@ -39,6 +39,8 @@ const PROGRAMS: &[(&str, &[&str])] = &[
     ("ib_write_bw", &["-s", "65536", "-n", "20"]),
     ("ib_read_bw", &["-s", "65536", "-n", "20"]),
     ("ib_send_bw", &["-s", "5000", "-n", "50"]),
+    // Answers with an ACK in front of them.
+    ("ib_send_lat", &["-n", "50"]),
     ("ib_atomic_bw", &["-A", "FETCH_AND_ADD", "-n", "20"]),
     ("ib_atomic_bw", &["-A", "CMP_AND_SWAP", "-n", "20"]),
 ];

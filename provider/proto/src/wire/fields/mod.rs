@@ -153,8 +153,6 @@ pub enum Then {
     One(&'static Layout),
     /// All bytes that are left, if any.
     Rest(Raw),
-    /// Nothing: bytes that are left make the packet malformed.
-    End,
 }
 
 /// Bytes without a layout.

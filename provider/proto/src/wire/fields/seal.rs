@@ -142,15 +142,15 @@ fn kind_of(packet: &[u8]) -> Option<&'static PacketSeal> {
 /// Bytes of each packet but the last of a datagram that the kernel sent or merged; all bytes where it is one packet.
 ///
 /// The packets of a train have equal lengths (WIRE 1.9), and so have those that are merged on the way in. So a length
-/// is right if packets with a right checksum begin at its multiples. The first packet says where the second begins: behind
-/// its payload and padding, which is zeros. Where the first is damaged, or its padding is something else, all lengths are
-/// tried. Where no checksum tells, the datagram is one packet.
+/// is right if packets with a right checksum begin at its multiples. A DATA packet in front says where the second begins:
+/// behind its payload and padding, which is zeros. Otherwise all lengths are tried. Where no checksum tells, the datagram is one packet.
 #[must_use]
 pub fn segment_bytes(datagram: &[u8]) -> usize {
-    let least = match seal_of(datagram) {
+    let (least, is_first_good) = match seal_of(datagram) {
         Sealed::Right(length) if length == datagram.len() => return length,
-        Sealed::Right(length) => length,
-        Sealed::Wrong | Sealed::Not => SHORTEST_PACKET_BYTES,
+        Sealed::Right(length) => (length, true),
+        // Damaged, or an ACK or CONTROL packet, whose checksum tells nothing before its end is known.
+        Sealed::Wrong | Sealed::Not => (SHORTEST_PACKET_BYTES, false),
     };
     let mut looks = 0;
     let mut is_packet = |segment: &[u8]| {
@@ -162,7 +162,7 @@ pub fn segment_bytes(datagram: &[u8]) -> usize {
     };
     let padding = datagram.iter().skip(least).take_while(|byte| **byte == 0);
     let likely = least + padding.count();
-    if datagram.chunks(likely).skip(1).any(&mut is_packet) {
+    if is_first_good && datagram.chunks(likely).skip(1).any(&mut is_packet) {
         return likely;
     }
     let last = datagram.len().saturating_sub(SHORTEST_PACKET_BYTES);

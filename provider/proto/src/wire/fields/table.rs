@@ -350,7 +350,10 @@ pub static ACK: Layout = Layout {
             most: u8::MAX as u64,
             layout: &STREAM_BLOCK,
         },
-        Then::End,
+        Then::Rest(Raw {
+            name: "padding",
+            label: "padding",
+        }),
     ],
 };
 
@@ -434,7 +437,6 @@ pub static CONTROL: Layout = Layout {
             tail_bytes: TRAILER.bytes,
         },
         Then::One(&TRAILER),
-        Then::End,
     ],
 };
 

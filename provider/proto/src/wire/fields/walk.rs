@@ -52,8 +52,6 @@ pub enum Problem {
         /// Bytes that do.
         left: usize,
     },
-    /// It should have ended here.
-    LeftOver(usize),
     /// A count is above its bound.
     TooMany {
         /// The count.
@@ -78,7 +76,6 @@ impl fmt::Display for Problem {
             Self::Short { wanted, left } => {
                 write!(f, "{wanted} bytes should follow, {left} do")
             }
-            Self::LeftOver(left) => write!(f, "{left} bytes too many"),
             Self::TooMany { count, most } => write!(f, "{count} of them, {most} are allowed"),
             Self::UndefinedValue { field, value } => {
                 write!(f, "{field} has the undefined value {value}")
@@ -255,12 +252,6 @@ impl<'a> Walker<'a> {
                 self.raw(layout, raw, at, end, depth);
                 Some(end)
             }
-            Then::End if left > 0 => {
-                let problem = Problem::LeftOver(left);
-                self.push(depth, at, left, layout, What::Problem(problem));
-                None
-            }
-            Then::End => Some(at),
         }
     }
 

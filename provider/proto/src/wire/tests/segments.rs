@@ -4,7 +4,7 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
 use super::fields::{Sealed, seal_of, segment_bytes};
-use super::random::random_base;
+use super::random::{random_base, random_path_block};
 use super::*;
 
 /// Trains per test.
@@ -90,6 +90,30 @@ fn what_only_looks_like_packets_is_one() {
     for first in [0x11, 0x12, 0x13] {
         let bytes = vec![first; 65_000];
         assert_eq!(segment_bytes(&bytes), bytes.len());
+    }
+}
+
+/// WIRE 5.11: an ACK in front of small DATA, the shorter of the two padded or last.
+#[test]
+fn an_ack_in_front_of_data_is_told_apart() {
+    for seed in 0..TRAINS {
+        let rng = &mut SmallRng::seed_from_u64(seed);
+        let payload = rng.random_range(0..300);
+        let data = packet(rng, payload, 0);
+        let mut ack = vec![0; 500];
+        let mut builder = AckBuilder::new(&mut ack);
+        for _ in 0..rng.random_range(1..4) {
+            assert!(builder.push_path(&random_path_block(rng)));
+        }
+        let length = builder.finish(
+            &random_base(rng),
+            AckNumber(rng.random()),
+            &Allowance::default(),
+            data.len(),
+        );
+        ack.truncate(length);
+        let both = [&ack[..], &data].concat();
+        assert_eq!(segment_bytes(&both), length, "seed {seed}");
     }
 }
 
