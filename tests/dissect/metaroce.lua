@@ -589,12 +589,13 @@ walk = function(packet, name, at, finish, tree, words)
       add_field(packet, field, at, tree, own)
     end
   end
-  -- The headers come one after the other, behind what they say the packet is; blocks and items stand in brackets.
+  -- The headers come one after the other, behind what they say the packet is; blocks and bodies of items stand in brackets.
   if name == "base" or name == "data" then
     words.headline = own.headline or words.headline
     for _, word in ipairs(own) do words[#words + 1] = word end
-  elseif #own > 0 or own.headline then
-    if own.headline then table.insert(own, 1, own.headline) end
+  elseif name == "item" then
+    words[#words + 1] = own.headline
+  elseif #own > 0 then
     words[#words + 1] = "[" .. table.concat(own, " ") .. "]"
   end
   if left < layout.bytes then
