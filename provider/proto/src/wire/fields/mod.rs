@@ -1,7 +1,7 @@
 //! The wire format as data: where each field of each header lies, what it means and what follows it.
 //!
 //! The codec beside this module is what the transport runs; this table is what tools read: the dissector of
-//! `cargo xtask dissect` walks it ([`walk`]), and the Wireshark dissector is generated from it. The tests hold it
+//! `cargo xtask dissect` walks it ([`walk()`]), and the Wireshark dissector is generated from it. The tests hold it
 //! equal to the codec (every field of random packets), to itself (no bit without a field) and to the tables of WIRE.md.
 //! Read first: [`Layout`], then `table.rs`.
 
