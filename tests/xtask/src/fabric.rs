@@ -8,26 +8,26 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
 use metaroce_e2e::fabric::{
-    self, DEFAULT_MTU_BYTES, DEFAULT_NAME, LossRates, State, parts_per_million,
+    self, DEFAULT_MTU_BYTES, DEFAULT_NAME, LossRates, Place, Shape, State, parts_per_million,
 };
 use metaroce_e2e::{Fabric, Host, Topology};
 
 /// What `fabric` can do.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Make two hosts, joined by one link or by several planes.
+    /// Make hosts, joined by one link, by several planes or by switches.
     Up {
         #[command(flatten)]
-        topology: Shape,
+        wanted: Wanted,
         /// MTU of every link, in bytes.
         #[arg(long, default_value_t = DEFAULT_MTU_BYTES, value_name = "BYTES")]
         mtu: u32,
         #[command(flatten)]
         name: Name,
     },
-    /// Run a command on host a or b.
+    /// Run a command on a host.
     Exec {
-        /// The host: a or b.
+        /// The host: a, b, c …
         host: Host,
         /// The command and its arguments.
         #[arg(last = true, required = true)]
@@ -37,6 +37,16 @@ pub enum Command {
     },
     /// Drop single packets that arrive at the hosts, with a probability.
     Impair(Impair),
+    /// Cut the links of a plane, or mend them.
+    Plane {
+        /// Number of the plane, from 1.
+        plane: u8,
+        /// What its links become.
+        #[arg(value_enum)]
+        link: Link,
+        #[command(flatten)]
+        name: Name,
+    },
     /// Show packets and bytes of every plane, and what was dropped.
     Counters(Name),
     /// Remove the fabric.
@@ -53,16 +63,45 @@ pub struct Name {
     name: String,
 }
 
-/// The shape of a fabric: one of the two.
+/// The shape of a fabric. The three topologies exclude each other.
 #[derive(Debug, Args)]
-#[group(required = true, multiple = false)]
-pub struct Shape {
-    /// One link between the hosts.
-    #[arg(long)]
+pub struct Wanted {
+    /// One link between two hosts.
+    #[arg(long, conflicts_with_all = ["planes", "nics"])]
     direct: bool,
-    /// A leaf at each host and N links between the leaves, chosen by ECMP over UDP and TCP ports.
-    #[arg(long, value_name = "N")]
+    /// A leaf at each host and N planes between the leaves, chosen by ECMP over UDP and TCP ports.
+    #[arg(long, value_name = "N", conflicts_with = "nics")]
     planes: Option<u8>,
+    /// N NICs in each host, each with a network and a switch of its own; no ECMP.
+    #[arg(long, value_name = "N")]
+    nics: Option<u8>,
+    /// Number of hosts, 2 to 16: a, b, c … Without a topology they are put around one switch.
+    #[arg(long, value_name = "N")]
+    hosts: Option<u8>,
+}
+
+impl Wanted {
+    fn shape(&self) -> Result<Shape> {
+        let topology = match (self.planes, self.nics) {
+            (Some(planes), _) => Topology::Planes(planes),
+            (None, Some(nics)) => Topology::Nics(nics),
+            (None, None) if self.direct => Topology::Direct,
+            (None, None) if self.hosts.is_some() => Topology::Nics(1),
+            (None, None) => bail!(
+                "say what the fabric shall look like: --direct, --planes N, --nics N or --hosts N"
+            ),
+        };
+        Ok(topology.with_hosts(self.hosts.unwrap_or(2)))
+    }
+}
+
+/// State of the links of a plane.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Link {
+    /// Cut.
+    Down,
+    /// Mended.
+    Up,
 }
 
 /// Arguments of `impair`.
@@ -70,7 +109,10 @@ pub struct Shape {
 pub struct Impair {
     /// Probability that a packet is lost: 1%, 0.1%, 250ppm; 0 ends the impairment.
     #[arg(long, value_parser = parts_per_million)]
-    loss: u64,
+    loss: Option<u64>,
+    /// Planes that drop silently all they carry: 2, 1,3, 2:ab (a to b only), 2:to-c, all; none ends it.
+    #[arg(long, value_name = "PLANES")]
+    blackhole: Option<BlackHoles>,
     /// Only at this host (default: both directions).
     #[arg(long)]
     host: Option<Host>,
@@ -82,6 +124,24 @@ pub struct Impair {
     per_packet: bool,
     #[command(flatten)]
     name: Name,
+}
+
+/// The planes that become black holes.
+#[derive(Debug, Clone)]
+struct BlackHoles(Vec<Place>);
+
+impl std::str::FromStr for BlackHoles {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "none" {
+            return Ok(Self(Vec::new()));
+        }
+        text.split(',')
+            .map(str::parse)
+            .collect::<Result<_, _>>()
+            .map(Self)
+    }
 }
 
 /// Packets that can be lost.
@@ -98,11 +158,8 @@ enum Protocol {
 /// Runs one command.
 pub fn run(command: Command) -> Result<ExitCode> {
     match command {
-        Command::Up {
-            topology,
-            mtu,
-            name,
-        } => up(&topology, mtu, &name.name)?,
+        Command::Up { wanted, mtu, name } => up(wanted.shape()?, mtu, &name.name)?,
+        Command::Plane { plane, link, name } => plane_link(plane, link, &name.name)?,
         Command::Exec {
             host,
             command,
@@ -123,22 +180,19 @@ pub fn run(command: Command) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn up(shape: &Shape, mtu_bytes: u32, name: &str) -> Result<()> {
-    let topology = match shape.planes {
-        Some(planes) => Topology::Planes(planes),
-        None => Topology::Direct,
-    };
-    let fabric = Fabric::up(name, topology, mtu_bytes)?;
-    println!("fabric `{name}` is up: {topology}, MTU {mtu_bytes}");
-    for host in Host::BOTH {
-        let ipv6 = if fabric.state().ipv6 {
-            format!(", {}", host.ipv6())
-        } else {
-            String::new()
-        };
+fn up(shape: Shape, mtu_bytes: u32, name: &str) -> Result<()> {
+    let fabric = Fabric::up(name, shape, mtu_bytes)?;
+    println!("fabric `{name}` is up: {shape}, MTU {mtu_bytes}");
+    for host in fabric.hosts() {
+        let addresses: Vec<String> = (0..shape.nics())
+            .map(|nic| match fabric.state().ipv6 {
+                true => format!("{}, {}", host.ipv4_on(nic), host.ipv6_on(nic)),
+                false => host.ipv4_on(nic).to_string(),
+            })
+            .collect();
         println!(
-            "  host {host}: {}{ipv6}   (network namespace {})",
-            host.ipv4(),
+            "  host {host}: {}   (network namespace {})",
+            addresses.join("; "),
             fabric.namespace(host)
         );
     }
@@ -161,26 +215,47 @@ fn exec(host: Host, command: &[String], name: &str) -> Result<()> {
     Err(error).context("cannot start `ip netns exec`")
 }
 
+fn plane_link(plane: u8, link: Link, name: &str) -> Result<()> {
+    let fabric = Fabric::open(name)?;
+    match link {
+        Link::Down => fabric.plane_down(plane)?,
+        Link::Up => fabric.plane_up(plane)?,
+    }
+    let up = fabric.planes_up()?;
+    let list: Vec<String> = up.iter().map(u8::to_string).collect();
+    match list.is_empty() {
+        true => println!("no plane is up"),
+        false => println!("up: plane {}", list.join(", ")),
+    }
+    Ok(())
+}
+
 fn impair(arguments: &Impair) -> Result<()> {
     let fabric = Fabric::open(&arguments.name.name)?;
     let hosts = match arguments.host {
         Some(host) => vec![host],
         None => Host::BOTH.to_vec(),
     };
-    if arguments.per_packet && arguments.loss != 0 {
+    if let Some(BlackHoles(places)) = &arguments.blackhole {
+        fabric.set_blackholes(places)?;
+    }
+    let Some(loss) = arguments.loss else {
+        return Ok(());
+    };
+    if arguments.per_packet && loss != 0 {
         bail!("--per-packet says how to travel without loss: it goes with --loss 0 only");
     }
-    if arguments.loss == 0 && !arguments.per_packet {
+    if loss == 0 && !arguments.per_packet {
         fabric.clear_loss(&hosts)?;
         println!("no impairment");
         return Ok(());
     }
     let rates = match arguments.protocol {
-        Protocol::All => LossRates::all(arguments.loss),
-        Protocol::Udp => LossRates::udp(arguments.loss),
+        Protocol::All => LossRates::all(loss),
+        Protocol::Udp => LossRates::udp(loss),
         Protocol::Tcp => LossRates {
             udp_ppm: 0,
-            tcp_ppm: arguments.loss,
+            tcp_ppm: loss,
         },
     };
     fabric.set_loss(&hosts, rates)?;
@@ -235,7 +310,7 @@ fn status() {
         println!(
             "{}: {}, MTU {}{owner}; namespaces: {}",
             state.name,
-            state.topology,
+            state.shape(),
             state.mtu_bytes,
             state.namespaces.join(" ")
         );
@@ -256,8 +331,9 @@ mod tests {
     #[test]
     fn a_fabric_has_one_shape() {
         for bad in [
-            &["x", "up"][..],
-            &["x", "up", "--direct", "--planes", "4"],
+            &["x", "up", "--direct", "--planes", "4"][..],
+            &["x", "up", "--nics", "4", "--planes", "4"],
+            &["x", "plane", "2", "sideways"],
             &["x", "impair", "--loss", "1"],
         ] {
             assert!(Line::try_parse_from(bad).is_err(), "{bad:?}");

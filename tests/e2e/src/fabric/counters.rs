@@ -9,7 +9,9 @@ use std::ops::Sub;
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-use super::topology::Port;
+use super::host::Host;
+use super::state::State;
+use super::topology::{Port, far_end};
 use crate::tool;
 
 /// What went through one port.
@@ -35,13 +37,28 @@ impl Sub for Traffic {
     }
 }
 
-/// The two directions of a plane.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+/// The directions of a plane.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PlaneCounters {
-    /// From host a to host b.
-    pub a_to_b: Traffic,
-    /// From host b to host a.
-    pub b_to_a: Traffic,
+    /// What went to each host, in their order.
+    pub to: Vec<Traffic>,
+}
+
+impl PlaneCounters {
+    /// What went to a host.
+    pub fn to(&self, host: Host) -> Traffic {
+        self.to.get(host.index()).copied().unwrap_or_default()
+    }
+
+    /// What went from host a to host b, where these are all.
+    pub fn a_to_b(&self) -> Traffic {
+        self.to(Host::B)
+    }
+
+    /// What went from host b to host a, where these are all.
+    pub fn b_to_a(&self) -> Traffic {
+        self.to(Host::A)
+    }
 }
 
 /// One reading of all planes.
@@ -60,8 +77,9 @@ impl Counters {
             .iter()
             .zip(&earlier.planes)
             .map(|(now, then)| PlaneCounters {
-                a_to_b: now.a_to_b - then.a_to_b,
-                b_to_a: now.b_to_a - then.b_to_a,
+                to: (now.to.iter().zip(&then.to))
+                    .map(|(&now, &then)| now - then)
+                    .collect(),
             })
             .collect();
         Self { planes }
@@ -70,42 +88,27 @@ impl Counters {
 
 impl fmt::Display for Counters {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let total = |side: fn(&PlaneCounters) -> Traffic| -> u64 {
-            self.planes
-                .iter()
-                .map(|plane| side(plane).packets)
-                .sum::<u64>()
-                .max(1)
-        };
-        let (total_ab, total_ba) = (total(|plane| plane.a_to_b), total(|plane| plane.b_to_a));
         writeln!(
             formatter,
-            "{:<6} {:>13} {:>15} {:>6}   {:>13} {:>15} {:>6}",
-            "plane", "a to b packets", "bytes", "share", "b to a packets", "bytes", "share"
+            "{:<6} {:<7} {:>14} {:>15} {:>6} {:>9}",
+            "plane", "to host", "packets", "bytes", "share", "overflow"
         )?;
-        for (index, PlaneCounters { a_to_b, b_to_a }) in self.planes.iter().enumerate() {
-            writeln!(
-                formatter,
-                "{:<6} {:>14} {:>15} {:>5.1}%   {:>14} {:>15} {:>5.1}%",
-                index + 1,
-                a_to_b.packets,
-                a_to_b.bytes,
-                share_percent(a_to_b.packets, total_ab),
-                b_to_a.packets,
-                b_to_a.bytes,
-                share_percent(b_to_a.packets, total_ba)
-            )?;
-        }
-        let dropped: u64 = self
-            .planes
-            .iter()
-            .map(|plane| plane.a_to_b.dropped + plane.b_to_a.dropped)
-            .sum();
-        if dropped > 0 {
-            writeln!(
-                formatter,
-                "queues of the planes overflowed: {dropped} packets lost there"
-            )?;
+        let hosts = self.planes.first().map_or(0, |plane| plane.to.len());
+        for host in (0..hosts).filter_map(Host::nth) {
+            let total: u64 = self.planes.iter().map(|plane| plane.to(host).packets).sum();
+            for (index, plane) in self.planes.iter().enumerate() {
+                let traffic = plane.to(host);
+                writeln!(
+                    formatter,
+                    "{:<6} {:<7} {:>14} {:>15} {:>5.1}% {:>9}",
+                    index + 1,
+                    host,
+                    traffic.packets,
+                    traffic.bytes,
+                    share_percent(traffic.packets, total.max(1)),
+                    traffic.dropped
+                )?;
+            }
         }
         Ok(())
     }
@@ -117,14 +120,15 @@ fn share_percent(part: u64, total: u64) -> f64 {
 }
 
 /// Reads the counters at the ports of all planes.
-pub(super) fn read(planes: &[[Port; 2]]) -> Result<Counters> {
-    let planes = planes
-        .iter()
-        .map(|[from_a, from_b]| {
-            Ok(PlaneCounters {
-                a_to_b: read_port(from_a)?,
-                b_to_a: read_port(from_b)?,
-            })
+pub(super) fn read(state: &State) -> Result<Counters> {
+    let shape = state.shape();
+    let planes = (1..=shape.planes())
+        .map(|plane| {
+            let to = shape
+                .hosts()
+                .map(|host| read_port(&far_end(&state.name, shape, host, plane)))
+                .collect::<Result<_>>()?;
+            Ok(PlaneCounters { to })
         })
         .collect::<Result<_>>()?;
     Ok(Counters { planes })
@@ -145,7 +149,8 @@ fn read_port(port: &Port) -> Result<Traffic> {
         ],
     )?;
     let queue = shown
-        .get(0)
+        .as_array()
+        .and_then(|all| all.iter().find(|queue| queue.get("root").is_some()))
         .context("a port of the fabric has lost its queue")?;
     let number = |key: &str| {
         queue
@@ -168,23 +173,26 @@ mod tests {
     fn a_run_is_the_difference_of_two_readings() {
         let at = |packets| Counters {
             planes: vec![PlaneCounters {
-                a_to_b: Traffic {
-                    packets,
-                    bytes: packets * 100,
-                    dropped: 0,
-                },
-                b_to_a: Traffic::default(),
+                to: vec![
+                    Traffic::default(),
+                    Traffic {
+                        packets,
+                        bytes: packets * 100,
+                        dropped: 0,
+                    },
+                ],
             }],
         };
         let run = at(7).since(&at(3));
         assert_eq!(
-            run.planes[0].a_to_b,
+            run.planes[0].a_to_b(),
             Traffic {
                 packets: 4,
                 bytes: 400,
                 dropped: 0
             }
         );
+        assert_eq!(run.planes[0].b_to_a(), Traffic::default());
         assert!(run.to_string().contains("100.0%"), "{run}");
     }
 }

@@ -92,8 +92,8 @@ pub(super) fn set(state: &State, namespace: &str, rates: LossRates) -> Result<()
     let program = match attached(namespace)? {
         Some(program) => program,
         None => {
-            compile(&state.bpf_object())?;
-            attach(namespace, &state.bpf_object())?;
+            let object = super::bpf::compile(&state.files(), "impair", SOURCE)?;
+            attach(namespace, &object)?;
             attached(namespace)?.context("the loss program vanished right after it was attached")?
         }
     };
@@ -148,20 +148,6 @@ pub(super) fn rates(namespace: &str) -> Result<Option<LossRates>> {
         );
     };
     Ok(Some(LossRates { udp_ppm, tcp_ppm }))
-}
-
-fn compile(object: &Path) -> Result<()> {
-    // Debian keeps the headers of the machine's architecture in a folder that -target bpf does not search.
-    let headers = format!("-I/usr/include/{}-linux-gnu", std::env::consts::ARCH);
-    let object = object
-        .to_str()
-        .context("the folder of the fabric's records has a strange name")?;
-    let arguments = [
-        "-O2", "-g", "-Wall", "-target", "bpf", &headers, "-x", "c", "-c", "-", "-o", object,
-    ];
-    tool::run_with_input("clang", &arguments, SOURCE).map(drop).context(
-        "the loss program does not compile; its headers are in: apt-get install libbpf-dev linux-libc-dev libc6-dev",
-    )
 }
 
 fn attach(namespace: &str, object: &Path) -> Result<()> {

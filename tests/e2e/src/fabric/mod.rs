@@ -1,29 +1,38 @@
-//! A virtual fabric: two hosts in network namespaces, joined by one link or by several planes.
+//! A virtual fabric: hosts in network namespaces, joined by one link, by several planes or by switches.
 //!
 //! `cargo xtask fabric` uses it by hand, the demo and the e2e cases through [`Fabric`]. All of it needs
 //! root. What is made is recorded (`state`) before it is made, and only what is recorded is removed.
-//! Read first: `topology` for what a fabric looks like, `impair` for loss, `counters` for what is counted.
+//! Read first: `topology` for what a fabric looks like, `direction` for how a part of it is named, `impair` for
+//! loss, `arrival` for black holes, `link` for cut cables, `counters` for what is counted.
 
+mod arrival;
+mod bpf;
 pub mod counters;
+mod direction;
+mod host;
 pub mod impair;
+mod link;
 pub mod namespace;
+mod plan;
+mod shape;
 pub mod state;
 mod topology;
 
-use std::fmt;
-use std::net::{Ipv4Addr, Ipv6Addr, UdpSocket};
+use std::net::{IpAddr, UdpSocket};
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use serde::{Deserialize, Serialize};
 
 pub use counters::{Counters, PlaneCounters, Traffic};
+pub use direction::{Direction, Place};
+pub use host::{Host, MAX_HOSTS};
 pub use impair::{LossCounts, LossRates, parts_per_million};
+pub use shape::{MAX_PLANES, Shape, Topology};
 pub use state::State;
-pub use topology::{MAX_PLANES, NIC};
+pub use topology::NIC;
 
 use crate::tool;
 use state::Owner;
@@ -37,84 +46,6 @@ pub const DEFAULT_MTU_BYTES: u32 = 9000;
 /// Links come up at once and without address detection; what takes longer than this is broken.
 const USABLE_WITHIN: Duration = Duration::from_secs(5);
 
-/// One of the two hosts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Host {
-    /// The first host, by habit the server's.
-    A,
-    /// The second host, by habit the client's.
-    B,
-}
-
-impl Host {
-    /// Both.
-    pub const BOTH: [Self; 2] = [Self::A, Self::B];
-
-    /// Its IPv4 address, in every topology.
-    pub fn ipv4(self) -> Ipv4Addr {
-        match self {
-            Self::A => Ipv4Addr::new(10, 77, 0, 1),
-            Self::B => Ipv4Addr::new(10, 77, 0, 2),
-        }
-    }
-
-    /// Its IPv6 address, in every topology (if the kernel has IPv6).
-    pub fn ipv6(self) -> Ipv6Addr {
-        match self {
-            Self::A => Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 1),
-            Self::B => Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 2),
-        }
-    }
-
-    /// The other one.
-    pub fn other(self) -> Self {
-        match self {
-            Self::A => Self::B,
-            Self::B => Self::A,
-        }
-    }
-}
-
-impl fmt::Display for Host {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(match self {
-            Self::A => "a",
-            Self::B => "b",
-        })
-    }
-}
-
-impl std::str::FromStr for Host {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "a" => Ok(Self::A),
-            "b" => Ok(Self::B),
-            _ => Err(format!("`{text}` is no host: a or b")),
-        }
-    }
-}
-
-/// How the hosts are joined.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Topology {
-    /// One link.
-    Direct,
-    /// A leaf at each host, and this many links between the leaves.
-    Planes(u8),
-}
-
-impl fmt::Display for Topology {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Direct => formatter.write_str("direct link"),
-            Self::Planes(planes) => write!(formatter, "{planes} planes"),
-        }
-    }
-}
-
 /// A fabric that is up. A temporary one goes when this value is dropped.
 #[derive(Debug)]
 pub struct Fabric {
@@ -127,8 +58,8 @@ impl Fabric {
     ///
     /// # Errors
     /// This is not root, a tool is missing, the name is taken, or a step failed (then nothing is left).
-    pub fn up(name: &str, topology: Topology, mtu_bytes: u32) -> Result<Self> {
-        Self::make(name, topology, mtu_bytes, None)
+    pub fn up(name: &str, shape: impl Into<Shape>, mtu_bytes: u32) -> Result<Self> {
+        Self::make(name, shape.into(), mtu_bytes, None)
     }
 
     /// Makes a fabric with a name of its own that is removed on drop; removes first what processes that
@@ -136,7 +67,7 @@ impl Fabric {
     ///
     /// # Errors
     /// As [`Fabric::up`].
-    pub fn temporary(topology: Topology, mtu_bytes: u32) -> Result<Self> {
+    pub fn temporary(shape: impl Into<Shape>, mtu_bytes: u32) -> Result<Self> {
         /// Tells apart the fabrics of one process.
         static NEXT: AtomicU32 = AtomicU32::new(1);
         remove_abandoned();
@@ -145,7 +76,7 @@ impl Fabric {
             std::process::id(),
             NEXT.fetch_add(1, Ordering::Relaxed)
         );
-        Self::make(&name, topology, mtu_bytes, Some(Owner::current()))
+        Self::make(&name, shape.into(), mtu_bytes, Some(Owner::current()))
     }
 
     /// The fabric `name` that is up.
@@ -165,8 +96,9 @@ impl Fabric {
         }
     }
 
-    fn make(name: &str, topology: Topology, mtu_bytes: u32, owner: Option<Owner>) -> Result<Self> {
-        topology::check(name, topology, mtu_bytes)?;
+    fn make(name: &str, shape: Shape, mtu_bytes: u32, owner: Option<Owner>) -> Result<Self> {
+        topology::check_name(name)?;
+        shape.check(mtu_bytes)?;
         if !tool::is_root() {
             bail!("a fabric needs root (network namespaces): run this as root");
         }
@@ -174,10 +106,11 @@ impl Fabric {
         tool::require("tc")?;
         let state = State {
             name: name.to_owned(),
-            topology,
+            topology: shape.topology,
+            hosts: shape.hosts,
             mtu_bytes,
             ipv6: Path::new("/proc/sys/net/ipv6").exists(),
-            namespaces: topology::namespaces(name, topology),
+            namespaces: topology::namespaces(name, shape),
             owner,
         };
         if State::load(name)?.is_none()
@@ -216,6 +149,16 @@ impl Fabric {
     /// What was recorded of it.
     pub fn state(&self) -> &State {
         &self.state
+    }
+
+    /// What it looks like.
+    pub fn shape(&self) -> Shape {
+        self.state.shape()
+    }
+
+    /// Its hosts.
+    pub fn hosts(&self) -> Vec<Host> {
+        self.shape().hosts().collect()
     }
 
     /// The network namespace of a host.
@@ -285,38 +228,103 @@ impl Fabric {
     /// # Errors
     /// `tc` failed.
     pub fn counters(&self) -> Result<Counters> {
-        counters::read(&topology::plane_ports(
-            &self.state.name,
-            self.state.topology,
-        ))
+        counters::read(&self.state)
     }
 
-    /// Sends a datagram each way until one arrives: a link that came up this instant has no neighbour
-    /// entry, maybe no carrier yet.
+    /// Drops silently what travels at `place`, until [`Fabric::end_blackhole`]: links stay up and neighbours
+    /// are found, but nothing else gets through. Cheap to turn on and off while programs run.
+    ///
+    /// # Errors
+    /// There is no such plane or host, a tool is missing, or the kernel refused the program.
+    pub fn blackhole(&self, place: Place) -> Result<()> {
+        self.set_blackhole(place, true)
+    }
+
+    /// Ends black holes at `place`.
+    ///
+    /// # Errors
+    /// As [`Fabric::blackhole`].
+    pub fn end_blackhole(&self, place: Place) -> Result<()> {
+        self.set_blackhole(place, false)
+    }
+
+    /// Makes black holes at `places`, and ends all others.
+    ///
+    /// # Errors
+    /// As [`Fabric::blackhole`].
+    pub fn set_blackholes(&self, places: &[Place]) -> Result<()> {
+        let mut wanted = Vec::new();
+        for place in places {
+            wanted.extend(place.filters(&self.state.name, self.shape())?);
+        }
+        for port in topology::cable_ends(&self.state.name, self.shape()) {
+            arrival::set_blackhole(&self.state, &port, wanted.contains(&port))?;
+        }
+        Ok(())
+    }
+
+    fn set_blackhole(&self, place: Place, on: bool) -> Result<()> {
+        place
+            .filters(&self.state.name, self.shape())?
+            .iter()
+            .try_for_each(|port| arrival::set_blackhole(&self.state, port, on))
+    }
+
+    /// Cuts the links of a plane (from 1); `link` says who sees what.
+    ///
+    /// # Errors
+    /// There is no such plane, or `ip` failed.
+    pub fn plane_down(&self, plane: u8) -> Result<()> {
+        link::set(&self.state, plane, false)
+    }
+
+    /// Mends the links of a plane (from 1), and waits until they carry.
+    ///
+    /// # Errors
+    /// As [`Fabric::plane_down`].
+    pub fn plane_up(&self, plane: u8) -> Result<()> {
+        link::set(&self.state, plane, true)
+    }
+
+    /// The planes whose links are up, from 1.
+    ///
+    /// # Errors
+    /// `ip` failed.
+    pub fn planes_up(&self) -> Result<Vec<u8>> {
+        link::planes_up(&self.state)
+    }
+
+    /// Sends a datagram from every host, around a ring and back, until one arrives: a link that came up this
+    /// instant has no neighbour entry, maybe no carrier yet.
     fn wait_until_usable(&self) -> Result<()> {
         let families: &[bool] = if self.state.ipv6 {
             &[false, true]
         } else {
             &[false]
         };
-        for &ipv6 in families {
-            for host in Host::BOTH {
-                self.wait_for_datagram(host, ipv6)?;
+        let hosts = self.hosts();
+        for (index, &host) in hosts.iter().enumerate() {
+            let next = hosts[(index + 1) % hosts.len()];
+            for nic in 0..self.shape().nics() {
+                for &ipv6 in families {
+                    self.wait_for_datagram([host, next], nic, ipv6)?;
+                    self.wait_for_datagram([next, host], nic, ipv6)?;
+                }
             }
         }
         Ok(())
     }
 
-    fn wait_for_datagram(&self, from: Host, ipv6: bool) -> Result<()> {
-        let address = |host: Host| match ipv6 {
-            true => std::net::IpAddr::V6(host.ipv6()),
-            false => std::net::IpAddr::V4(host.ipv4()),
-        };
+    fn wait_for_datagram(&self, [from, to]: [Host; 2], nic: u8, ipv6: bool) -> Result<()> {
         let bind = |host: Host| -> Result<UdpSocket> {
-            let socket = self.inside(host, || UdpSocket::bind((address(host), 0)))?;
-            socket.with_context(|| format!("the address of host {host} is not usable"))
+            let address = match ipv6 {
+                true => IpAddr::V6(host.ipv6_on(nic)),
+                false => IpAddr::V4(host.ipv4_on(nic)),
+            };
+            let socket = self.inside(host, || UdpSocket::bind((address, 0)))?;
+            socket.with_context(|| format!("the address {address} of host {host} is not usable"))
         };
-        let (near, far) = (bind(from)?, bind(from.other())?);
+        let (near, far) = (bind(from)?, bind(to)?);
         far.set_read_timeout(Some(Duration::from_millis(20)))?;
         let target = far.local_addr()?;
         let deadline = Instant::now() + USABLE_WITHIN;
@@ -327,7 +335,7 @@ impl Fabric {
             }
         }
         bail!(
-            "no packet from host {from} arrived within {} s",
+            "no packet from host {from} arrived at {target} within {} s",
             USABLE_WITHIN.as_secs()
         )
     }

@@ -3,14 +3,14 @@
 //! One JSON file per fabric in a folder that goes with a reboot, as the namespaces do. It is written
 //! before the first namespace is made, so a process that dies half-way leaves nothing unrecorded.
 
-use std::fs::{self, OpenOptions};
-use std::io::{ErrorKind, Write};
+use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 
-use super::Topology;
+use super::shape::{Shape, Topology};
 
 /// Folder of the records; `TMPDIR` stands in where there is no /run.
 const RUN_FOLDER: &str = "/run";
@@ -22,6 +22,9 @@ pub struct State {
     pub name: String,
     /// How hosts are joined.
     pub topology: Topology,
+    /// How many hosts.
+    #[serde(default = "two_hosts")]
+    pub hosts: u8,
     /// MTU of every link, in bytes.
     pub mtu_bytes: u32,
     /// Whether the kernel has IPv6, so that IPv6 addresses and routes were made.
@@ -30,6 +33,11 @@ pub struct State {
     pub namespaces: Vec<String>,
     /// The process that removes it at its end; none for a fabric made by hand.
     pub owner: Option<Owner>,
+}
+
+/// What records say that were made before there could be more.
+fn two_hosts() -> u8 {
+    2
 }
 
 /// A process, told apart from a later one of the same number by its start.
@@ -81,27 +89,35 @@ fn file_of(name: &str) -> PathBuf {
 }
 
 impl State {
+    /// What the fabric looks like.
+    pub fn shape(&self) -> Shape {
+        self.topology.with_hosts(self.hosts)
+    }
+
     /// Writes the record of a new fabric.
     ///
     /// # Errors
     /// There is one of that name already, or the folder cannot be written.
     pub fn create(&self) -> Result<()> {
-        let folder = folder();
-        fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
         let path = file_of(&self.name);
-        let mut file = match OpenOptions::new().write(true).create_new(true).open(&path) {
-            Ok(file) => file,
+        // Written aside and linked into place: the record appears whole, or not at all, and never in the
+        // place of another one.
+        let files = self.files();
+        fs::create_dir_all(&files).with_context(|| format!("cannot make {}", files.display()))?;
+        let fresh = files.join(format!("record.{}", std::process::id()));
+        fs::write(&fresh, serde_json::to_string_pretty(self)?)
+            .with_context(|| format!("cannot write {}", fresh.display()))?;
+        let linked = fs::hard_link(&fresh, &path);
+        let _ = fs::remove_file(&fresh);
+        match linked {
+            Ok(()) => Ok(()),
             Err(error) if error.kind() == ErrorKind::AlreadyExists => bail!(
                 "a fabric named `{0}` is up already: `cargo xtask fabric down --name {0}` removes it, \
                  `--name OTHER` makes a second one beside it",
                 self.name
             ),
-            Err(error) => {
-                return Err(error).with_context(|| format!("cannot write {}", path.display()));
-            }
-        };
-        file.write_all(serde_json::to_string_pretty(self)?.as_bytes())
-            .with_context(|| format!("cannot write {}", path.display()))
+            Err(error) => Err(error).with_context(|| format!("cannot write {}", path.display())),
+        }
     }
 
     /// Reads the record of the fabric `name`; none if there is no such fabric.
@@ -145,12 +161,12 @@ impl State {
     /// Forgets the record.
     pub fn remove(&self) {
         let _ = fs::remove_file(file_of(&self.name));
-        let _ = fs::remove_file(self.bpf_object());
+        let _ = fs::remove_dir_all(self.files());
     }
 
-    /// Where the compiled loss program of this fabric lies.
-    pub fn bpf_object(&self) -> PathBuf {
-        folder().join(format!("{}-impair.o", self.name))
+    /// The folder of what belongs to this fabric beside the record: compiled programs.
+    pub fn files(&self) -> PathBuf {
+        folder().join(format!("{}.d", self.name))
     }
 }
 

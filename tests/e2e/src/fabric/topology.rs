@@ -1,25 +1,29 @@
-//! What is made: namespaces, veth links, addresses, routes.
-//!
-//! `direct` is one veth between two hosts. `planes` gives each host one NIC to its leaf; the leaves are
-//! joined by N links, the planes, and choose among them per packet by the kernel's own ECMP hash of
-//! addresses and ports, as switches do. The choice is made for forwarded packets, so a host cannot know it.
+//! What is made: namespaces, veth links, switches, addresses, routes.
 //!
 //! ```text
-//!  a ── leaf-a ══ spine1 … spineN ══ leaf-b ── b        a = 10.77.0.1, fd77::1    b = 10.77.0.2, fd77::2
+//! direct    a ── b
+//! planes    a ── leaf-a ══ N links ══ leaf-b ── b         (more than two hosts: leaves around N spines)
+//! nics      a ══ one link to each of N switches ══ b
 //! ```
-//! Host addresses are the same in both topologies. Called by `fabric::Fabric` only.
+//! A leaf is a router that chooses a plane by the kernel's own ECMP hash of addresses and ports, as switches
+//! do. The choice is made for forwarded packets, so a host cannot know it. Spines and switches are bridges in
+//! one namespace (`NAME-spine`, `NAME-switch`).
+//!
+//! Every host has one *cable* on every plane (its NIC's, or its leaf's), and the cable has two ends: what goes
+//! to the host leaves at the far end and comes in at the near one. With two hosts on one link, the far end of
+//! a's cable is the near end of b's. All of counting and impairing is said in these terms.
+//! Called by `fabric::Fabric` only.
 
 use anyhow::{Result, bail};
 
+use super::host::Host;
 use super::namespace;
+use super::plan::Plan;
+use super::shape::{Shape, Topology};
 use super::state::State;
-use super::{Host, Topology};
 use crate::tool;
 
-/// Planes are few because each is a pair of devices that every packet of a flow may hash to.
-pub const MAX_PLANES: u8 = 8;
-
-/// The NIC's name in both hosts.
+/// The first NIC's name in all hosts; further ones count on.
 pub const NIC: &str = "eth0";
 
 /// The leaf's port to its host.
@@ -27,15 +31,13 @@ const HOST_PORT: &str = "host";
 
 /// Queue of every port, in packets: enough that a burst of trains behind a slow receiver waits
 /// instead of being lost (the receiving veth's own ring holds 256).
-const QUEUE_PACKETS: &str = "1000";
+pub(super) const QUEUE_PACKETS: &str = "1000";
 
-/// IPv6 asks for no less.
-const MIN_MTU_BYTES: u32 = 1280;
-/// The largest that a veth takes.
-const MAX_MTU_BYTES: u32 = 65_535;
+/// A leaf's address towards its host, the same at all leaves: only its own host sees it.
+const LEAF_ADDRESSES: [&str; 2] = ["169.254.77.1", "fe80::1"];
 
-/// One direction's port of a plane: traffic is counted where it leaves.
-#[derive(Debug, Clone)]
+/// A device of the fabric.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Port {
     /// Namespace of the port.
     pub namespace: String,
@@ -43,7 +45,16 @@ pub struct Port {
     pub device: String,
 }
 
-/// A namespace of the fabric `name`.
+impl Port {
+    fn new(namespace: String, device: impl Into<String>) -> Self {
+        Self {
+            namespace,
+            device: device.into(),
+        }
+    }
+}
+
+/// The namespace of a host of the fabric `name`.
 pub fn host_namespace(name: &str, host: Host) -> String {
     format!("{name}-{host}")
 }
@@ -52,74 +63,98 @@ fn leaf_namespace(name: &str, host: Host) -> String {
     format!("{name}-leaf-{host}")
 }
 
+/// The namespace of the bridges, where the shape has any.
+fn bridge_namespace(name: &str, shape: Shape) -> Option<String> {
+    match shape.topology {
+        Topology::Direct => None,
+        Topology::Planes(_) => (shape.hosts > 2).then(|| format!("{name}-spine")),
+        Topology::Nics(_) => Some(format!("{name}-switch")),
+    }
+}
+
+/// The bridge of a plane.
+fn bridge(plane: u8) -> String {
+    format!("plane{plane}")
+}
+
+/// The leaf's port to a plane.
 fn spine(plane: u8) -> String {
     format!("spine{plane}")
 }
 
+/// The device of a host's NIC, from 0.
+fn nic(number: u8) -> String {
+    format!("eth{number}")
+}
+
 /// All namespaces that a fabric has.
-pub fn namespaces(name: &str, topology: Topology) -> Vec<String> {
-    let hosts = Host::BOTH.map(|host| host_namespace(name, host));
-    match topology {
-        Topology::Direct => hosts.to_vec(),
-        Topology::Planes(_) => {
-            let leaves = Host::BOTH.map(|host| leaf_namespace(name, host));
-            hosts.into_iter().chain(leaves).collect()
+pub fn namespaces(name: &str, shape: Shape) -> Vec<String> {
+    let mut all: Vec<String> = shape
+        .hosts()
+        .map(|host| host_namespace(name, host))
+        .collect();
+    if let Topology::Planes(_) = shape.topology {
+        all.extend(shape.hosts().map(|host| leaf_namespace(name, host)));
+    }
+    all.extend(bridge_namespace(name, shape));
+    all
+}
+
+/// The near end of a host's cable on a plane (from 1): what arrives for the host comes in here.
+pub fn near_end(name: &str, shape: Shape, host: Host, plane: u8) -> Port {
+    match shape.topology {
+        Topology::Direct | Topology::Nics(_) => {
+            Port::new(host_namespace(name, host), nic(plane - 1))
         }
+        Topology::Planes(_) => Port::new(leaf_namespace(name, host), spine(plane)),
     }
 }
 
-/// The ports at which the traffic of each plane is counted: from a to b, and from b to a.
-pub fn plane_ports(name: &str, topology: Topology) -> Vec<[Port; 2]> {
-    let port = |namespace: String, device: &str| Port {
-        namespace,
-        device: device.to_owned(),
-    };
-    match topology {
-        Topology::Direct => vec![Host::BOTH.map(|host| port(host_namespace(name, host), NIC))],
-        Topology::Planes(planes) => (1..=planes)
-            .map(|plane| Host::BOTH.map(|host| port(leaf_namespace(name, host), &spine(plane))))
-            .collect(),
+/// The far end of a host's cable on a plane (from 1): what goes to the host leaves here.
+pub fn far_end(name: &str, shape: Shape, host: Host, plane: u8) -> Port {
+    match bridge_namespace(name, shape) {
+        Some(namespace) => Port::new(namespace, format!("{host}{plane}")),
+        None => near_end(name, shape, host.other(), plane),
     }
 }
 
-/// The ports that have a queue, as NICs and switch ports do: those counted, the hosts' and the leaves' to
-/// their hosts. Without one, what a receiver's ring cannot take this instant is lost.
-fn queued_ports(name: &str, topology: Topology) -> Vec<Port> {
-    let mut ports: Vec<Port> = plane_ports(name, topology).into_iter().flatten().collect();
-    if topology != Topology::Direct {
-        for host in Host::BOTH {
-            ports.push(Port {
-                namespace: host_namespace(name, host),
-                device: NIC.to_owned(),
-            });
-            ports.push(Port {
-                namespace: leaf_namespace(name, host),
-                device: HOST_PORT.to_owned(),
-            });
+/// Both ends of all cables, each port once.
+pub fn cable_ends(name: &str, shape: Shape) -> Vec<Port> {
+    let mut ports = Vec::new();
+    for host in shape.hosts() {
+        for plane in 1..=shape.planes() {
+            ports.push(near_end(name, shape, host, plane));
+            if bridge_namespace(name, shape).is_some() {
+                ports.push(far_end(name, shape, host, plane));
+            }
         }
     }
     ports
 }
 
-/// Refuses names and sizes that cannot work.
+/// The ports that have a queue, as NICs and switch ports do: both ends of all cables, the hosts' NICs and the
+/// leaves' ports to them. Without one, what a receiver's ring cannot take this instant is lost.
+fn queued_ports(name: &str, shape: Shape) -> Vec<Port> {
+    let mut ports = cable_ends(name, shape);
+    if let Topology::Planes(_) = shape.topology {
+        for host in shape.hosts() {
+            ports.push(Port::new(host_namespace(name, host), NIC));
+            ports.push(Port::new(leaf_namespace(name, host), HOST_PORT));
+        }
+    }
+    ports
+}
+
+/// Refuses names that cannot work.
 ///
 /// # Errors
-/// The name has characters that a namespace or a file cannot have; the number of planes or the MTU is
-/// out of range.
-pub fn check(name: &str, topology: Topology, mtu_bytes: u32) -> Result<()> {
+/// The name has characters that a namespace or a file cannot have.
+pub fn check_name(name: &str) -> Result<()> {
     let good = |character: char| {
         character.is_ascii_lowercase() || character.is_ascii_digit() || character == '-'
     };
     if name.is_empty() || name.len() > 32 || name.starts_with('-') || !name.chars().all(good) {
         bail!("`{name}` is no name for a fabric: 1 to 32 of a-z, 0-9 and -, not beginning with -");
-    }
-    if let Topology::Planes(planes) = topology
-        && (planes == 0 || planes > MAX_PLANES)
-    {
-        bail!("{planes} planes cannot be made: 1 to {MAX_PLANES}");
-    }
-    if !(MIN_MTU_BYTES..=MAX_MTU_BYTES).contains(&mtu_bytes) {
-        bail!("an MTU of {mtu_bytes} bytes cannot be had: {MIN_MTU_BYTES} to {MAX_MTU_BYTES}");
     }
     Ok(())
 }
@@ -129,33 +164,32 @@ pub fn check(name: &str, topology: Topology, mtu_bytes: u32) -> Result<()> {
 /// # Errors
 /// A tool is missing or refused a step.
 pub fn build(state: &State) -> Result<()> {
-    for name in &state.namespaces {
-        tool::run("ip", &["netns", "add", name])?;
-        namespace::set(name, &settings(state, name.contains("-leaf-")))?;
+    let (name, shape) = (state.name.as_str(), state.shape());
+    for namespace in &state.namespaces {
+        tool::run("ip", &["netns", "add", namespace])?;
     }
-    let name = state.name.as_str();
-    let mut plan = Plan {
-        mtu_bytes: state.mtu_bytes,
-        ipv6: state.ipv6,
-        ..Plan::default()
-    };
-    match state.topology {
-        Topology::Direct => plan_direct(&mut plan, name),
-        Topology::Planes(planes) => plan_planes(&mut plan, name, planes),
+    for host in shape.hosts() {
+        namespace::set(&host_namespace(name, host), &settings(state, false))?;
+        if let Topology::Planes(_) = shape.topology {
+            namespace::set(&leaf_namespace(name, host), &settings(state, true))?;
+        }
     }
-    execute(plan.links)?;
-    for port in queued_ports(name, state.topology) {
+    if let Some(bridges) = bridge_namespace(name, shape) {
+        namespace::set(&bridges, &bridge_settings(state))?;
+    }
+    let mut plan = Plan::new(state.mtu_bytes, state.ipv6);
+    plan_cables(&mut plan, name, shape);
+    match shape.topology {
+        Topology::Direct | Topology::Nics(_) => plan_hosts(&mut plan, name, shape),
+        Topology::Planes(_) => plan_leaves(&mut plan, name, shape),
+    }
+    plan.make_links()?;
+    for port in queued_ports(name, shape) {
         add_queue(&port)?;
     }
-    execute(plan.batches)
-}
-
-/// Runs commands of `ip`, namespace by namespace.
-fn execute(batches: Vec<(String, String)>) -> Result<()> {
-    for (name, lines) in batches {
-        tool::run_with_input("ip", &["-n", &name, "-batch", "-"], &lines)?;
-    }
-    Ok(())
+    plan.configure()?;
+    let all: Vec<u8> = (1..=shape.planes()).collect();
+    set_routes(state, &all)
 }
 
 /// Gives a port a queueing discipline, which counts packets inside a train one by one, while the device
@@ -171,17 +205,20 @@ fn add_queue(port: &Port) -> Result<()> {
     tool::run("tc", &arguments).map(drop)
 }
 
-/// Kernel settings of a namespace, before it has links.
+/// Kernel settings of a host's or a leaf's namespace, before it has links.
 fn settings(state: &State, is_leaf: bool) -> Vec<(&'static str, &'static str)> {
     let mut settings = vec![
         ("ipv4/conf/all/rp_filter", "0"),
         ("ipv4/conf/default/rp_filter", "0"),
     ];
     if state.ipv6 {
-        // Duplicate address detection keeps a new address unusable for a second.
         settings.extend([
+            // Duplicate address detection keeps a new address unusable for a second.
             ("ipv6/conf/all/accept_dad", "0"),
             ("ipv6/conf/default/accept_dad", "0"),
+            // A plane that was down has its addresses again.
+            ("ipv6/conf/all/keep_addr_on_down", "1"),
+            ("ipv6/conf/default/keep_addr_on_down", "1"),
         ]);
     }
     if is_leaf {
@@ -200,141 +237,149 @@ fn settings(state: &State, is_leaf: bool) -> Vec<(&'static str, &'static str)> {
     settings
 }
 
-/// Commands for `ip -batch`: namespace and lines, in the order of execution.
-#[derive(Default)]
-struct Plan {
-    mtu_bytes: u32,
-    ipv6: bool,
-    /// Makes the links, before anything else.
-    links: Vec<(String, String)>,
-    /// Addresses and routes.
-    batches: Vec<(String, String)>,
+/// Kernel settings of the bridges' namespace: they only switch, so they take no addresses.
+fn bridge_settings(state: &State) -> Vec<(&'static str, &'static str)> {
+    let mut settings = Vec::new();
+    if state.ipv6 {
+        settings.extend([
+            ("ipv6/conf/all/disable_ipv6", "1"),
+            ("ipv6/conf/default/disable_ipv6", "1"),
+        ]);
+    }
+    if std::path::Path::new("/proc/sys/net/bridge").exists() {
+        // Else every frame walks the firewall of the IP layer.
+        settings.extend([
+            ("bridge/bridge-nf-call-iptables", "0"),
+            ("bridge/bridge-nf-call-ip6tables", "0"),
+            ("bridge/bridge-nf-call-arptables", "0"),
+        ]);
+    }
+    settings
 }
 
-impl Plan {
-    fn add(&mut self, namespace: &str, line: &str) {
-        match self.batches.last_mut() {
-            Some((last, lines)) if last == namespace => {
-                lines.push_str(line);
-                lines.push('\n');
+/// The links of all planes, and the bridges that they end in.
+fn plan_cables(plan: &mut Plan, name: &str, shape: Shape) {
+    let bridges = bridge_namespace(name, shape);
+    for plane in 1..=shape.planes() {
+        if let Some(bridges) = &bridges {
+            plan.bridge(bridges, &bridge(plane));
+        }
+        for host in shape.hosts() {
+            let (near, far) = (
+                near_end(name, shape, host, plane),
+                far_end(name, shape, host, plane),
+            );
+            if let Some(bridges) = &bridges {
+                plan.link(&near, &far);
+                let device = &far.device;
+                plan.add(
+                    bridges,
+                    &format!("link set {device} master {}", bridge(plane)),
+                );
+                plan.add(bridges, &format!("link set {device} up"));
+            } else if host == Host::A {
+                plan.link(&near, &far);
             }
-            _ => self
-                .batches
-                .push((namespace.to_owned(), format!("{line}\n"))),
-        }
-    }
-
-    fn link(&mut self, near: (&str, &str), far: (&str, &str)) {
-        let mtu = self.mtu_bytes;
-        let line = format!(
-            "link add {} mtu {mtu} type veth peer name {} mtu {mtu} netns {}",
-            near.1, far.1, far.0
-        );
-        self.links.push((near.0.to_owned(), line));
-    }
-
-    fn port(&mut self, namespace: &str, device: &str, ipv4: &str, ipv6: &str) {
-        self.add(namespace, &format!("addr add {ipv4} dev {device}"));
-        if self.ipv6 {
-            self.add(namespace, &format!("addr add {ipv6} dev {device} nodad"));
-        }
-        self.add(namespace, &format!("link set {device} up"));
-    }
-
-    /// A route of each family; `route` is given the family's place in the pairs (0 is IPv4).
-    fn route(&mut self, namespace: &str, route: impl Fn(usize) -> String) {
-        self.add(namespace, &format!("route add {}", route(0)));
-        if self.ipv6 {
-            self.add(namespace, &format!("route add {}", route(1)));
         }
     }
 }
 
-fn plan_direct(plan: &mut Plan, name: &str) {
-    let [a, b] = Host::BOTH.map(|host| host_namespace(name, host));
-    plan.link((&a, NIC), (&b, NIC));
-    for (namespace, host) in [(&a, Host::A), (&b, Host::B)] {
-        plan.add(namespace, "link set lo up");
-        plan.port(
-            namespace,
-            NIC,
-            &format!("{}/24", host.ipv4()),
-            &format!("{}/64", host.ipv6()),
-        );
-    }
-}
-
-fn plan_planes(plan: &mut Plan, name: &str, planes: u8) {
-    // Two-address networks (/31, /127) as between real routers: a and b have the neighbours 0 and 3.
-    let gateways = [["10.77.0.0", "fd77::"], ["10.77.0.3", "fd77::3"]];
-    let networks = [
-        ["10.77.0.0/31", "fd77::/127"],
-        ["10.77.0.2/31", "fd77::2/127"],
-    ];
-    for (index, host) in Host::BOTH.into_iter().enumerate() {
-        let (namespace, leaf) = (host_namespace(name, host), leaf_namespace(name, host));
-        let [gateway4, gateway6] = gateways[index];
-        plan.link((&namespace, NIC), (&leaf, HOST_PORT));
+/// Addresses of hosts whose NICs are on a network with the other hosts'.
+fn plan_hosts(plan: &mut Plan, name: &str, shape: Shape) {
+    for host in shape.hosts() {
+        let namespace = host_namespace(name, host);
         plan.add(&namespace, "link set lo up");
-        plan.port(
-            &namespace,
-            NIC,
-            &format!("{}/31", host.ipv4()),
-            &format!("{}/127", host.ipv6()),
+        for number in 0..shape.nics() {
+            let addresses = [
+                format!("{}/24", host.ipv4_on(number)),
+                format!("{}/64", host.ipv6_on(number)),
+            ];
+            plan.port(&namespace, &nic(number), &addresses);
+        }
+    }
+}
+
+/// Addresses of hosts behind leaves, and of the leaves.
+fn plan_leaves(plan: &mut Plan, name: &str, shape: Shape) {
+    for host in shape.hosts() {
+        let (namespace, leaf) = (host_namespace(name, host), leaf_namespace(name, host));
+        let own = [
+            format!("{}/32", host.ipv4()),
+            format!("{}/128", host.ipv6()),
+        ];
+        let gateway = [
+            format!("{}/32", LEAF_ADDRESSES[0]),
+            format!("{}/64", LEAF_ADDRESSES[1]),
+        ];
+        plan.link(
+            &Port::new(namespace.clone(), NIC),
+            &Port::new(leaf.clone(), HOST_PORT),
         );
-        plan.add(&leaf, "link set lo up");
-        plan.port(
-            &leaf,
-            HOST_PORT,
-            &format!("{gateway4}/31"),
-            &format!("{gateway6}/127"),
-        );
+        plan.add(&namespace, "link set lo up");
+        plan.port(&namespace, NIC, &own);
         plan.route(&namespace, |family| {
-            format!(
-                "{} via {}",
-                ["0.0.0.0/0", "::/0"][family],
-                gateways[index][family]
-            )
+            let all = ["0.0.0.0/0", "::/0"][family];
+            format!("{all} via {} dev {NIC} onlink", LEAF_ADDRESSES[family])
         });
-    }
-    let leaves = Host::BOTH.map(|host| leaf_namespace(name, host));
-    for plane in 1..=planes {
-        plan.link((&leaves[0], &spine(plane)), (&leaves[1], &spine(plane)));
-    }
-    for (index, leaf) in leaves.iter().enumerate() {
-        for plane in 1..=planes {
-            let [ipv4, ipv6] = spine_addresses(plane, index);
+        plan.add(&leaf, "link set lo up");
+        plan.port(&leaf, HOST_PORT, &gateway);
+        plan.route(&leaf, |family| format!("{} dev {HOST_PORT}", own[family]));
+        for plane in 1..=shape.planes() {
+            let [ipv4, ipv6] = spine_addresses(plane, host);
             plan.port(
-                leaf,
+                &leaf,
                 &spine(plane),
-                &format!("{ipv4}/31"),
-                &format!("{ipv6}/127"),
+                &[format!("{ipv4}/24"), format!("{ipv6}/64")],
             );
         }
     }
-    // The next hops must be up on both sides before a route can name them.
-    for (index, leaf) in leaves.iter().enumerate() {
-        let other = 1 - index;
-        plan.route(leaf, |family| {
-            let hops: String = (1..=planes)
-                .map(|plane| {
-                    format!(
-                        " nexthop via {} dev {}",
-                        spine_addresses(plane, other)[family],
-                        spine(plane)
-                    )
-                })
-                .collect();
-            format!("{}{hops}", networks[other][family])
-        });
-    }
 }
 
-/// IPv4 and IPv6 address of a leaf (0 or 1) on a plane.
-fn spine_addresses(plane: u8, leaf: usize) -> [String; 2] {
+/// Has the leaves spread over the planes `up`; nothing to do where there are no leaves. With all planes down
+/// the kernel has dropped the routes itself, and leaves answer that the host is unreachable, as routers do.
+///
+/// # Errors
+/// `ip` refused a route.
+pub fn set_routes(state: &State, up: &[u8]) -> Result<()> {
+    let shape = state.shape();
+    if !matches!(shape.topology, Topology::Planes(_)) || up.is_empty() {
+        return Ok(());
+    }
+    let mut plan = Plan::new(state.mtu_bytes, state.ipv6);
+    for host in shape.hosts() {
+        let leaf = leaf_namespace(&state.name, host);
+        for peer in shape.hosts().filter(|&peer| peer != host) {
+            plan.replace_route(&leaf, |family| {
+                let network = [
+                    format!("{}/32", peer.ipv4()),
+                    format!("{}/128", peer.ipv6()),
+                ];
+                format!("{}{}", network[family], hops(up, peer, family))
+            });
+        }
+    }
+    plan.configure()
+}
+
+/// The next hops of a route to `peer`: its leaf, over each plane that is up.
+fn hops(up: &[u8], peer: Host, family: usize) -> String {
+    up.iter()
+        .map(|&plane| {
+            format!(
+                " nexthop via {} dev {}",
+                spine_addresses(plane, peer)[family],
+                spine(plane)
+            )
+        })
+        .collect()
+}
+
+/// IPv4 and IPv6 address of a host's leaf on a plane.
+fn spine_addresses(plane: u8, host: Host) -> [String; 2] {
+    let (plane, number) = (100 + u16::from(plane), host.number());
     [
-        format!("10.77.{}.{leaf}", 100 + u16::from(plane)),
-        format!("fd77:0:0:{plane}::{leaf}"),
+        format!("10.77.{plane}.{number}"),
+        format!("fd77:0:0:{plane}::{number:x}"),
     ]
 }
 
@@ -343,43 +388,61 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bad_requests_are_refused() {
-        assert!(check("mr", Topology::Planes(4), 9000).is_ok());
-        for (name, topology, mtu_bytes) in [
-            ("", Topology::Direct, 9000),
-            ("a/b", Topology::Direct, 9000),
-            ("-a", Topology::Direct, 9000),
-            ("mr", Topology::Planes(0), 9000),
-            ("mr", Topology::Planes(9), 9000),
-            ("mr", Topology::Direct, 576),
-        ] {
-            assert!(
-                check(name, topology, mtu_bytes).is_err(),
-                "{name} {topology:?} {mtu_bytes}"
-            );
+    fn names_are_checked() {
+        assert!(check_name("mr-2").is_ok());
+        for name in ["", "a/b", "-a", "A", &"x".repeat(33)] {
+            assert!(check_name(name).is_err(), "{name}");
         }
     }
 
     #[test]
-    fn every_plane_is_counted_in_both_directions() {
-        let ports = plane_ports("x", Topology::Planes(4));
-        assert_eq!(ports.len(), 4);
-        assert_eq!(ports[3][0].namespace, "x-leaf-a");
-        assert_eq!(ports[3][1].device, "spine4");
-        assert_eq!(plane_ports("x", Topology::Direct)[0][1].namespace, "x-b");
+    fn two_hosts_share_cables_and_more_do_not() {
+        let two: Shape = Topology::Planes(4).into();
+        assert_eq!(
+            far_end("x", two, Host::A, 4),
+            near_end("x", two, Host::B, 4)
+        );
+        assert_eq!(near_end("x", two, Host::A, 4).namespace, "x-leaf-a");
+        assert_eq!(namespaces("x", two).len(), 4);
+        let three = Topology::Planes(4).with_hosts(3);
+        assert_eq!(
+            far_end("x", three, Host::B, 2),
+            Port::new("x-spine".to_owned(), "b2")
+        );
+        assert_eq!(namespaces("x", three).len(), 7);
+        let nics: Shape = Topology::Nics(4).into();
+        assert_eq!(
+            near_end("x", nics, Host::B, 4),
+            Port::new("x-b".to_owned(), "eth3")
+        );
+        assert_eq!(far_end("x", nics, Host::B, 4).namespace, "x-switch");
+        let direct = Topology::Direct.into();
+        assert_eq!(far_end("x", direct, Host::A, 1).namespace, "x-b");
     }
 
     #[test]
-    fn without_ipv6_nothing_of_it_is_planned() {
-        let mut plan = Plan {
-            mtu_bytes: 1500,
-            ..Plan::default()
-        };
-        plan_planes(&mut plan, "x", 2);
-        let text: String = plan.batches.into_iter().map(|(_, lines)| lines).collect();
-        assert!(!text.contains("fd77") && !text.contains("::"), "{text}");
-        assert!(text.contains(
-            "route add 10.77.0.2/31 nexthop via 10.77.101.1 dev spine1 nexthop via 10.77.102.1"
-        ));
+    fn every_port_has_one_queue() {
+        for shape in [
+            Topology::Direct.into(),
+            Topology::Planes(3).into(),
+            Topology::Planes(3).with_hosts(4),
+            Topology::Nics(3).with_hosts(4),
+        ] {
+            let ports = queued_ports("x", shape);
+            let different: std::collections::HashSet<_> = ports.iter().collect();
+            assert_eq!(different.len(), ports.len(), "{shape}");
+        }
+    }
+
+    #[test]
+    fn leaves_route_over_the_planes_that_are_up() {
+        assert_eq!(
+            hops(&[1, 3], Host::B, 0),
+            " nexthop via 10.77.101.2 dev spine1 nexthop via 10.77.103.2 dev spine3"
+        );
+        assert_eq!(
+            hops(&[2], Host::A, 1),
+            " nexthop via fd77:0:0:102::1 dev spine2"
+        );
     }
 }

@@ -2,9 +2,12 @@
 //!
 //! A test bed that does not do what it says makes every figure measured on it worthless.
 
-use std::net::{IpAddr, UdpSocket};
+mod faults;
+mod shapes;
+mod traffic;
+
+use std::net::UdpSocket;
 use std::os::fd::AsRawFd;
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use metaroce_e2e::fabric::{self, LossRates, State};
@@ -12,6 +15,7 @@ use metaroce_e2e::needs::Need;
 use metaroce_e2e::{Fabric, Host, Topology};
 
 use super::{Bench, Case};
+use traffic::{Family, Flows, drain};
 
 const ROOT: &[Need] = &[Need::Root];
 const WITH_LOSS: &[Need] = &[Need::Root, Need::Loss];
@@ -30,12 +34,12 @@ pub fn cases() -> Vec<Case> {
         Case::new(
             "fabric::source ports spread over all planes (IPv4)",
             ROOT,
-            |bench| spreads(bench, false),
+            |bench| spreads(bench, Family::V4),
         ),
         Case::new(
             "fabric::source ports spread over all planes (IPv6)",
             ROOT,
-            |bench| spreads(bench, true),
+            |bench| spreads(bench, Family::V6),
         )
         .needing(Need::Ipv6),
     ];
@@ -46,6 +50,8 @@ pub fn cases() -> Vec<Case> {
             move |_| loss(mtu_bytes),
         ));
     }
+    cases.extend(shapes::cases());
+    cases.extend(faults::cases());
     cases
 }
 
@@ -79,40 +85,11 @@ fn taken_name(bench: &Bench) -> Result<()> {
     Ok(())
 }
 
-/// Sockets on `from`, each with a port of its own, and the receiver they send to.
-fn sockets(
-    fabric: &Fabric,
-    from: Host,
-    ipv6: bool,
-    count: usize,
-) -> Result<(Vec<UdpSocket>, UdpSocket)> {
-    let address = |host: Host| {
-        if ipv6 {
-            IpAddr::V6(host.ipv6())
-        } else {
-            IpAddr::V4(host.ipv4())
-        }
-    };
-    let receiver =
-        fabric.inside(from.other(), || UdpSocket::bind((address(from.other()), 0)))??;
-    let target = receiver.local_addr()?;
-    let senders = fabric.inside(from, || -> std::io::Result<Vec<UdpSocket>> {
-        (0..count)
-            .map(|_| {
-                let socket = UdpSocket::bind((address(from), 0))?;
-                socket.connect(target)?;
-                Ok(socket)
-            })
-            .collect()
-    })??;
-    Ok((senders, receiver))
-}
-
-fn spreads(bench: &Bench, ipv6: bool) -> Result<()> {
+fn spreads(bench: &Bench, family: Family) -> Result<()> {
     let fabric = bench.planes(4)?;
-    let (senders, _receiver) = sockets(&fabric, Host::A, ipv6, SOURCE_PORTS)?;
+    let flows = Flows::new(&fabric, Host::BOTH, 0, family, SOURCE_PORTS)?;
     let before = fabric.counters()?;
-    for sender in &senders {
+    for sender in &flows.senders {
         for _ in 0..DATAGRAMS {
             sender.send(&[0; 1000])?;
         }
@@ -121,7 +98,7 @@ fn spreads(bench: &Bench, ipv6: bool) -> Result<()> {
     let packets: Vec<u64> = run
         .planes
         .iter()
-        .map(|plane| plane.a_to_b.packets)
+        .map(|plane| plane.a_to_b().packets)
         .collect();
     let total: u64 = packets.iter().sum();
     // Neighbour discovery may add a few packets of its own.
@@ -146,7 +123,8 @@ fn loss(mtu_bytes: u32) -> Result<()> {
     let fabric = Fabric::temporary(Topology::Direct, mtu_bytes)?;
     fabric.set_loss(&Host::BOTH, LossRates::udp(100_000))?;
     for from in Host::BOTH {
-        let (senders, receiver) = sockets(&fabric, from, false, 1)?;
+        let pair = [from, from.other()];
+        let Flows { senders, receiver } = Flows::new(&fabric, pair, 0, Family::V4, 1)?;
         let packet_bytes = mtu_bytes - 28;
         send_in_trains_of(&senders[0], packet_bytes)?;
         let train = vec![0; (u64::from(packet_bytes) * TRAIN) as usize];
@@ -155,7 +133,7 @@ fn loss(mtu_bytes: u32) -> Result<()> {
             senders[0].send(&train)?;
             arrived += drain(&receiver, None)?;
         }
-        arrived += drain(&receiver, Some(Duration::from_millis(200)))?;
+        arrived += drain(&receiver, Some(traffic::SETTLE))?;
         let counts = fabric
             .loss_counts(from.other())?
             .context("the loss program is not attached")?;
@@ -201,15 +179,4 @@ fn send_in_trains_of(socket: &UdpSocket, payload_bytes: u32) -> Result<()> {
         std::io::Error::last_os_error()
     );
     Ok(())
-}
-
-/// Receives until nothing comes for `patience`, or nothing is there; how many datagrams came.
-fn drain(receiver: &UdpSocket, patience: Option<Duration>) -> Result<u64> {
-    receiver.set_nonblocking(patience.is_none())?;
-    receiver.set_read_timeout(patience)?;
-    let mut datagrams = 0;
-    while receiver.recv(&mut [0; 16]).is_ok() {
-        datagrams += 1;
-    }
-    Ok(datagrams)
 }

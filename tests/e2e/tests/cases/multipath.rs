@@ -60,7 +60,7 @@ fn spread(bench: &Bench, fabric: &Fabric) -> Result<Vec<u64>> {
     Ok(run
         .planes
         .iter()
-        .map(|plane| plane.b_to_a.packets)
+        .map(|plane| plane.b_to_a().packets)
         .collect())
 }
 

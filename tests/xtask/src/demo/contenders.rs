@@ -76,7 +76,7 @@ impl Contender {
         let packets_per_plane = run
             .planes
             .iter()
-            .map(|plane| plane.b_to_a.packets)
+            .map(|plane| plane.b_to_a().packets)
             .collect();
         Ok(Measured {
             gigabits_per_second,
