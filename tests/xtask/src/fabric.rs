@@ -2,14 +2,15 @@
 //!
 //! Everything is in `metaroce_e2e::fabric`; here are only arguments and printing.
 
+mod impair;
+mod status;
+
 use std::os::unix::process::CommandExt;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
-use metaroce_e2e::fabric::{
-    self, DEFAULT_MTU_BYTES, DEFAULT_NAME, LossRates, Place, Shape, State, parts_per_million,
-};
+use metaroce_e2e::fabric::{self, DEFAULT_MTU_BYTES, DEFAULT_NAME, Shape};
 use metaroce_e2e::{Fabric, Host, Topology};
 
 /// What `fabric` can do.
@@ -35,8 +36,8 @@ pub enum Command {
         #[command(flatten)]
         name: Name,
     },
-    /// Drop single packets that arrive at the hosts, with a probability.
-    Impair(Impair),
+    /// Lose, mark, reorder or slow down packets, or swallow them all; several together if wanted.
+    Impair(impair::Arguments),
     /// Cut the links of a plane, or mend them.
     Plane {
         /// Number of the plane, from 1.
@@ -51,8 +52,8 @@ pub enum Command {
     Counters(Name),
     /// Remove the fabric.
     Down(Name),
-    /// List the fabrics that are up.
-    Status,
+    /// Show the fabrics that are up: what is counted and what is in force on every plane.
+    Status(status::Arguments),
 }
 
 /// The name of a fabric.
@@ -104,57 +105,6 @@ pub enum Link {
     Up,
 }
 
-/// Arguments of `impair`.
-#[derive(Debug, Args)]
-pub struct Impair {
-    /// Probability that a packet is lost: 1%, 0.1%, 250ppm; 0 ends the impairment.
-    #[arg(long, value_parser = parts_per_million)]
-    loss: Option<u64>,
-    /// Planes that drop silently all they carry: 2, 1,3, 2:ab (a to b only), 2:to-c, all; none ends it.
-    #[arg(long, value_name = "PLANES")]
-    blackhole: Option<BlackHoles>,
-    /// Only at this host (default: both directions).
-    #[arg(long)]
-    host: Option<Host>,
-    /// Which packets.
-    #[arg(long, value_enum, default_value_t = Protocol::All)]
-    protocol: Protocol,
-    /// With a loss of 0: stay in the mode in which packets travel one by one, to compare with.
-    #[arg(long)]
-    per_packet: bool,
-    #[command(flatten)]
-    name: Name,
-}
-
-/// The planes that become black holes.
-#[derive(Debug, Clone)]
-struct BlackHoles(Vec<Place>);
-
-impl std::str::FromStr for BlackHoles {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        if text == "none" {
-            return Ok(Self(Vec::new()));
-        }
-        text.split(',')
-            .map(str::parse)
-            .collect::<Result<_, _>>()
-            .map(Self)
-    }
-}
-
-/// Packets that can be lost.
-#[derive(Debug, Clone, Copy, clap::ValueEnum)]
-enum Protocol {
-    /// UDP and TCP.
-    All,
-    /// UDP only.
-    Udp,
-    /// TCP only.
-    Tcp,
-}
-
 /// Runs one command.
 pub fn run(command: Command) -> Result<ExitCode> {
     match command {
@@ -165,7 +115,7 @@ pub fn run(command: Command) -> Result<ExitCode> {
             command,
             name,
         } => exec(host, &command, &name.name)?,
-        Command::Impair(arguments) => impair(&arguments)?,
+        Command::Impair(arguments) => impair::run(&arguments)?,
         Command::Counters(name) => counters(&name.name)?,
         Command::Down(name) => {
             let was_up = fabric::down_if_up(&name.name)?;
@@ -175,7 +125,7 @@ pub fn run(command: Command) -> Result<ExitCode> {
                 if was_up { "is removed" } else { "was not up" }
             );
         }
-        Command::Status => status(),
+        Command::Status(arguments) => status::run(&arguments)?,
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -230,91 +180,10 @@ fn plane_link(plane: u8, link: Link, name: &str) -> Result<()> {
     Ok(())
 }
 
-fn impair(arguments: &Impair) -> Result<()> {
-    let fabric = Fabric::open(&arguments.name.name)?;
-    let hosts = match arguments.host {
-        Some(host) => vec![host],
-        None => Host::BOTH.to_vec(),
-    };
-    if let Some(BlackHoles(places)) = &arguments.blackhole {
-        fabric.set_blackholes(places)?;
-    }
-    let Some(loss) = arguments.loss else {
-        return Ok(());
-    };
-    if arguments.per_packet && loss != 0 {
-        bail!("--per-packet says how to travel without loss: it goes with --loss 0 only");
-    }
-    if loss == 0 && !arguments.per_packet {
-        fabric.clear_loss(&hosts)?;
-        println!("no impairment");
-        return Ok(());
-    }
-    let rates = match arguments.protocol {
-        Protocol::All => LossRates::all(loss),
-        Protocol::Udp => LossRates::udp(loss),
-        Protocol::Tcp => LossRates {
-            udp_ppm: 0,
-            tcp_ppm: loss,
-        },
-    };
-    fabric.set_loss(&hosts, rates)?;
-    for host in hosts {
-        print_loss(&fabric, host)?;
-    }
-    Ok(())
-}
-
 fn counters(name: &str) -> Result<()> {
     let fabric = Fabric::open(name)?;
     print!("{}", fabric.counters()?);
-    for host in Host::BOTH {
-        print_loss(&fabric, host)?;
-    }
-    Ok(())
-}
-
-/// One line about the loss program at a host, if it is attached.
-fn print_loss(fabric: &Fabric, host: Host) -> Result<()> {
-    let (Some(rates), Some(counts)) = (fabric.loss_rates(host)?, fabric.loss_counts(host)?) else {
-        return Ok(());
-    };
-    println!(
-        "arriving at {host}: UDP {} % lost ({} of {} packets so far), TCP {} % ({} of {})",
-        percent(rates.udp_ppm),
-        counts.udp_dropped,
-        counts.udp_dropped + counts.udp_passed,
-        percent(rates.tcp_ppm),
-        counts.tcp_dropped,
-        counts.tcp_dropped + counts.tcp_passed,
-    );
-    Ok(())
-}
-
-fn percent(ppm: u64) -> f64 {
-    // At most a million, so exact.
-    ppm as f64 / 10_000.0
-}
-
-fn status() {
-    let all = State::all();
-    if all.is_empty() {
-        println!("no fabric is up");
-    }
-    for state in all {
-        let owner = match &state.owner {
-            Some(owner) if owner.is_alive() => format!(", belongs to process {}", owner.pid),
-            Some(_) => ", left behind by a process that died".to_owned(),
-            None => String::new(),
-        };
-        println!(
-            "{}: {}, MTU {}{owner}; namespaces: {}",
-            state.name,
-            state.shape(),
-            state.mtu_bytes,
-            state.namespaces.join(" ")
-        );
-    }
+    status::print_in_force(&fabric)
 }
 
 #[cfg(test)]

@@ -1,16 +1,17 @@
-//! Loss of single packets by an XDP program at a host's NIC (`bpf/impair.c`).
+//! Impairing single packets: loss, CE marks, and naming those that come late, by an XDP program at the ingress
+//! of a port (`bpf/impair.c`).
 //!
-//! The program is compiled when it is first attached, and attached with `ip`. Its rates and counts are BPF
-//! maps, which live as long as the program is attached and are found through it, so nothing is pinned and
-//! nothing can be left behind. Rates change without re-attaching: counts go on.
+//! Attached when a port is first given such an impairment. Settings change without re-attaching, so counts go
+//! on; while it is attached the link carries single packets instead of trains, also with all settings at 0.
+//! Called by `fabric::Fabric`; `bpf` talks to the program, `late` makes the detour of packets named late.
 
-use std::path::Path;
-
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
+use super::bpf::{self, Program};
+use super::counters::{Retired, Traffic};
 use super::state::State;
-use super::topology::NIC;
+use super::topology::{Port, is_host};
 use crate::tool;
 
 /// The BPF program, compiled on the machine where it runs.
@@ -62,12 +63,68 @@ pub struct LossCounts {
     pub tcp_dropped: u64,
 }
 
+impl std::ops::Add for LossCounts {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            udp_passed: self.udp_passed + other.udp_passed,
+            udp_dropped: self.udp_dropped + other.udp_dropped,
+            tcp_passed: self.tcp_passed + other.tcp_passed,
+            tcp_dropped: self.tcp_dropped + other.tcp_dropped,
+        }
+    }
+}
+
+/// All that the program counted, in the order of its map.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Counts {
+    /// Passed and dropped.
+    pub loss: LossCounts,
+    /// Packets whose sender knows ECN, marked or not.
+    pub markable: u64,
+    /// Packets marked here.
+    pub marked: u64,
+    /// Packets that were made late.
+    pub late: u64,
+}
+
+/// What can be set at a port, of a million packets; the order is that of the program's map.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Rates {
+    /// UDP and TCP packets that vanish.
+    pub loss: LossRates,
+    /// Packets of senders that know ECN which are marked CE.
+    pub ce_ppm: u64,
+    /// Packets that come late.
+    pub late_ppm: u64,
+}
+
+/// One change of the rates at a port.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Change {
+    Loss(LossRates),
+    Ce(u64),
+    Late(u64),
+}
+
+impl Change {
+    /// Keys and values in the map of settings.
+    fn elements(self) -> Vec<(u32, u64)> {
+        match self {
+            Self::Loss(rates) => vec![(0, rates.udp_ppm), (1, rates.tcp_ppm)],
+            Self::Ce(ppm) => vec![(2, ppm)],
+            Self::Late(ppm) => vec![(3, ppm)],
+        }
+    }
+}
+
 /// Parses a probability such as `1%`, `0.1 %`, `250ppm` or `0`.
 ///
 /// # Errors
 /// It is none, or not between 0 and 100 %.
 pub fn parts_per_million(text: &str) -> Result<u64, String> {
-    let wrong = || format!("`{text}` is no loss rate: write it as 1%, 0.1%, 250ppm or 0");
+    let wrong = || format!("`{text}` is no share of packets: write it as 1%, 0.1%, 250ppm or 0");
     let (number, factor) = match (text.strip_suffix('%'), text.strip_suffix("ppm")) {
         (Some(number), _) => (number, 10_000.0),
         (None, Some(number)) => (number, 1.0),
@@ -76,155 +133,144 @@ pub fn parts_per_million(text: &str) -> Result<u64, String> {
     };
     let parts = number.trim().parse::<f64>().map_err(|_| wrong())? * factor;
     if !(0.0..=1_000_000.0).contains(&parts) {
-        return Err(format!("`{text}` is no loss rate: 0 to 100 %"));
+        return Err(format!("`{text}` is no share of packets: 0 to 100 %"));
     }
     // In range, so the cast is exact after rounding.
     Ok(parts.round() as u64)
 }
 
-/// Attaches the program to the NIC in `namespace` unless it is there, and sets the rates.
-pub(super) fn set(state: &State, namespace: &str, rates: LossRates) -> Result<()> {
-    for rate in [rates.udp_ppm, rates.tcp_ppm] {
-        if rate > PARTS {
-            bail!("a loss rate of {rate} in a million is more than all");
-        }
+/// Attaches the program to `port` unless it is there, and makes a change.
+pub(super) fn set(state: &State, port: &Port, change: Change) -> Result<()> {
+    let elements = change.elements();
+    if let Some((_, rate)) = elements.iter().find(|&&(_, rate)| rate > PARTS) {
+        bail!("{rate} in a million packets are more than all");
     }
-    let program = match attached(namespace)? {
+    let program = match open(port)? {
         Some(program) => program,
         None => {
-            let object = super::bpf::compile(&state.files(), "impair", SOURCE)?;
-            attach(namespace, &object)?;
-            attached(namespace)?.context("the loss program vanished right after it was attached")?
+            attach(state, port)?;
+            open(port)?.context("the XDP program vanished right after it was attached")?
         }
     };
-    let map = map_of(program, "loss_ppm")?;
-    for (key, rate) in [rates.udp_ppm, rates.tcp_ppm].into_iter().enumerate() {
-        write_element(map, key, rate)?;
+    program.write("settings", &elements)
+}
+
+/// Ends an impairment where the program is attached, and takes it off if it has nothing left to do.
+pub(super) fn end(state: &State, port: &Port, change: Change) -> Result<()> {
+    let Some(program) = open(port)? else {
+        return Ok(());
+    };
+    let zeros: Vec<(u32, u64)> = (change.elements().iter())
+        .map(|&(key, _)| (key, 0))
+        .collect();
+    program.write("settings", &zeros)?;
+    if rates_of(&program)? == Rates::default() {
+        detach(state, port, &program)?;
     }
     Ok(())
 }
 
-/// Takes the program off the NIC in `namespace`; nothing to do where it is not.
-pub(super) fn clear(namespace: &str) -> Result<()> {
-    if attached(namespace)?.is_some() {
-        tool::run(
-            "ip",
-            &["-n", namespace, "link", "set", "dev", NIC, "xdp", "off"],
-        )?;
+/// Takes the program off; nothing to do where it is not.
+pub(super) fn clear(state: &State, port: &Port) -> Result<()> {
+    match open(port)? {
+        Some(program) => detach(state, port, &program),
+        None => Ok(()),
     }
-    Ok(())
 }
 
-/// What the program in `namespace` counted.
-pub(super) fn counts(namespace: &str) -> Result<Option<LossCounts>> {
-    let Some(program) = attached(namespace)? else {
-        return Ok(None);
-    };
-    let values = read_elements(map_of(program, "packets")?)?;
-    let [udp_passed, udp_dropped, tcp_passed, tcp_dropped] = values[..] else {
-        bail!(
-            "the packet counts of the loss program have {} elements, not 4",
-            values.len()
-        );
-    };
-    Ok(Some(LossCounts {
+/// The program at `port`, if it is attached.
+pub(super) fn open(port: &Port) -> Result<Option<Program>> {
+    let links = tool::run_json(
+        "ip",
+        &[
+            "-n",
+            &port.namespace,
+            "-j",
+            "link",
+            "show",
+            "dev",
+            &port.device,
+        ],
+    )?;
+    let number = links.pointer("/0/xdp/prog/id").and_then(Value::as_u64);
+    number.map(Program::open).transpose()
+}
+
+/// What a program counted.
+pub(super) fn counts_of(program: &Program) -> Result<Counts> {
+    let [
         udp_passed,
         udp_dropped,
         tcp_passed,
         tcp_dropped,
-    }))
+        markable,
+        marked,
+        late,
+    ] = program.read("counts")?;
+    let loss = LossCounts {
+        udp_passed,
+        udp_dropped,
+        tcp_passed,
+        tcp_dropped,
+    };
+    Ok(Counts {
+        loss,
+        markable,
+        marked,
+        late,
+    })
 }
 
-/// The rates of the program in `namespace`.
-pub(super) fn rates(namespace: &str) -> Result<Option<LossRates>> {
-    let Some(program) = attached(namespace)? else {
-        return Ok(None);
-    };
-    let values = read_elements(map_of(program, "loss_ppm")?)?;
-    let [udp_ppm, tcp_ppm] = values[..] else {
-        bail!(
-            "the rates of the loss program have {} elements, not 2",
-            values.len()
-        );
-    };
-    Ok(Some(LossRates { udp_ppm, tcp_ppm }))
+/// The rates of a program.
+pub(super) fn rates_of(program: &Program) -> Result<Rates> {
+    let [udp_ppm, tcp_ppm, ce_ppm, late_ppm] = program.read("settings")?;
+    Ok(Rates {
+        loss: LossRates { udp_ppm, tcp_ppm },
+        ce_ppm,
+        late_ppm,
+    })
 }
 
-fn attach(namespace: &str, object: &Path) -> Result<()> {
+impl From<Counts> for Traffic {
+    fn from(counts: Counts) -> Self {
+        Self {
+            lost: counts.loss.udp_dropped + counts.loss.tcp_dropped,
+            marked: counts.marked,
+            late: counts.late,
+            ..Self::default()
+        }
+    }
+}
+
+fn attach(state: &State, port: &Port) -> Result<()> {
+    let object = bpf::compile(&state.files(), "impair", SOURCE)?;
     let object = object.to_string_lossy();
+    let (namespace, device) = (port.namespace.as_str(), port.device.as_str());
+    if !is_host(&state.name, namespace) {
+        // What is forwarded is merged into trains again as well, so the host gets them as from a lossless link.
+        let enter = ["netns", "exec", namespace, "ethtool", "-K", device];
+        tool::require("ethtool")?;
+        tool::run(
+            "ip",
+            &[&enter[..], &["rx-udp-gro-forwarding", "on"]].concat(),
+        )?;
+    }
     // xdpdrv: the generic mode would linearise packets, and would not have the veth cut trains.
     let arguments = [
-        "-n", namespace, "link", "set", "dev", NIC, "xdpdrv", "obj", &object, "sec", SECTION,
+        "-n", namespace, "link", "set", "dev", device, "xdpdrv", "obj", &object, "sec", SECTION,
     ];
     tool::run("ip", &arguments).map(drop).context(
-        "the kernel did not take the loss program; it needs BPF (CONFIG_BPF_SYSCALL), and in a container \
+        "the kernel did not take the XDP program; it needs BPF (CONFIG_BPF_SYSCALL), and in a container \
          CAP_BPF and CAP_NET_ADMIN",
     )
 }
 
-/// Kernel number of the XDP program on the NIC in `namespace`.
-fn attached(namespace: &str) -> Result<Option<u64>> {
-    let links = tool::run_json("ip", &["-n", namespace, "-j", "link", "show", "dev", NIC])?;
-    Ok(links.pointer("/0/xdp/prog/id").and_then(Value::as_u64))
-}
-
-/// Kernel number of the map `name` of a program.
-fn map_of(program: u64, name: &str) -> Result<u64> {
-    let shown = tool::run_json(
-        "bpftool",
-        &["-j", "prog", "show", "id", &program.to_string()],
-    )?;
-    let numbers = shown
-        .get("map_ids")
-        .and_then(Value::as_array)
-        .cloned()
-        .unwrap_or_default();
-    for number in numbers.iter().filter_map(Value::as_u64) {
-        let map = tool::run_json("bpftool", &["-j", "map", "show", "id", &number.to_string()])?;
-        if map.get("name").and_then(Value::as_str) == Some(name) {
-            return Ok(number);
-        }
-    }
-    Err(anyhow!(
-        "another XDP program than ours is attached (it has no map `{name}`)"
-    ))
-}
-
-fn write_element(map: u64, key: usize, value: u64) -> Result<()> {
-    let number = map.to_string();
-    let key = bytes_in_words(&u32::try_from(key)?.to_ne_bytes());
-    let value = bytes_in_words(&value.to_ne_bytes());
-    let mut arguments = vec!["map", "update", "id", &number, "key"];
-    arguments.extend(key.iter().map(String::as_str));
-    arguments.push("value");
-    arguments.extend(value.iter().map(String::as_str));
-    tool::run("bpftool", &arguments).map(drop)
-}
-
-/// bpftool takes decimal bytes, one an argument.
-fn bytes_in_words(bytes: &[u8]) -> Vec<String> {
-    bytes.iter().map(u8::to_string).collect()
-}
-
-/// All values of an array map, in the order of their keys.
-fn read_elements(map: u64) -> Result<Vec<u64>> {
-    let dump = tool::run_json("bpftool", &["-j", "map", "dump", "id", &map.to_string()])?;
-    let elements = dump.as_array().context("bpftool dumped no list")?;
-    elements
-        .iter()
-        .map(|element| element_value(element).context("a strange element in a BPF map"))
-        .collect()
-}
-
-/// The value of a dumped element, 8 bytes such as `"0x2a"` in the machine's order.
-fn element_value(element: &Value) -> Option<u64> {
-    let bytes: Option<Vec<u8>> = element
-        .get("value")?
-        .as_array()?
-        .iter()
-        .map(|byte| u8::from_str_radix(byte.as_str()?.trim_start_matches("0x"), 16).ok())
-        .collect();
-    Some(u64::from_ne_bytes(bytes?.try_into().ok()?))
+/// Takes the program off; what it counted is kept.
+fn detach(state: &State, port: &Port, program: &Program) -> Result<()> {
+    let counts = counts_of(program)?;
+    let place = ["link", "set", "dev", &port.device, "xdp", "off"];
+    tool::run("ip", &[&["-n", &port.namespace][..], &place].concat())?;
+    Retired::add_filter(state, port, counts.into())
 }
 
 #[cfg(test)]
@@ -246,15 +292,5 @@ mod tests {
         for text in ["", "1", "x%", "101%", "-1%", "nan%"] {
             assert!(parts_per_million(text).is_err(), "{text}");
         }
-    }
-
-    #[test]
-    fn dumped_elements_are_numbers() {
-        let element = serde_json::json!({"value": ["0x01", "0x01", "0x00", "0x00", "0x00", "0x00", "0x00", "0x00"]});
-        assert_eq!(
-            element_value(&element),
-            Some(u64::from_ne_bytes([1, 1, 0, 0, 0, 0, 0, 0]))
-        );
-        assert_eq!(element_value(&serde_json::json!({"value": ["0x01"]})), None);
     }
 }

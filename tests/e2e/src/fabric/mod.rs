@@ -9,13 +9,17 @@ mod arrival;
 mod bpf;
 pub mod counters;
 mod direction;
+mod faults;
 mod host;
 pub mod impair;
+mod late;
 mod link;
 pub mod namespace;
 mod plan;
+mod rate;
 mod shape;
 pub mod state;
+mod status;
 mod topology;
 
 use std::net::{IpAddr, UdpSocket};
@@ -30,8 +34,11 @@ pub use counters::{Counters, PlaneCounters, Traffic};
 pub use direction::{Direction, Place};
 pub use host::{Host, MAX_HOSTS};
 pub use impair::{LossCounts, LossRates, parts_per_million};
+pub use late::DEFAULT_LATE_BY;
+pub use rate::Rate;
 pub use shape::{MAX_PLANES, Shape, Topology};
 pub use state::State;
+pub use status::{Impairment, Way};
 pub use topology::NIC;
 
 use crate::tool;
@@ -186,41 +193,12 @@ impl Fabric {
         namespace::inside(&self.namespace(host), work)
     }
 
-    /// Lets `rates` of the packets that arrive at `hosts` vanish, each by itself; rates of 0 keep the
-    /// path in that per-packet mode without loss, which is what lossy runs are to be compared with.
-    ///
-    /// # Errors
-    /// A tool is missing, or the kernel refused the program.
-    pub fn set_loss(&self, hosts: &[Host], rates: LossRates) -> Result<()> {
-        hosts
-            .iter()
-            .try_for_each(|&host| impair::set(&self.state, &self.namespace(host), rates))
-    }
-
-    /// Ends loss and the per-packet mode.
-    ///
-    /// # Errors
-    /// `ip` failed.
-    pub fn clear_loss(&self, hosts: &[Host]) -> Result<()> {
-        hosts
-            .iter()
-            .try_for_each(|&host| impair::clear(&self.namespace(host)))
-    }
-
-    /// What the loss program at a host let pass and dropped; none where it is not attached.
+    /// What is in force and what was counted on every plane, way by way.
     ///
     /// # Errors
     /// A tool is missing or failed.
-    pub fn loss_counts(&self, host: Host) -> Result<Option<LossCounts>> {
-        impair::counts(&self.namespace(host))
-    }
-
-    /// The loss rates in force at a host; none where the program is not attached.
-    ///
-    /// # Errors
-    /// A tool is missing or failed.
-    pub fn loss_rates(&self, host: Host) -> Result<Option<LossRates>> {
-        impair::rates(&self.namespace(host))
+    pub fn ways(&self) -> Result<Vec<Way>> {
+        status::read(&self.state, &self.counters()?)
     }
 
     /// Packets and bytes of every plane since the fabric came up.
@@ -229,69 +207,6 @@ impl Fabric {
     /// `tc` failed.
     pub fn counters(&self) -> Result<Counters> {
         counters::read(&self.state)
-    }
-
-    /// Drops silently what travels at `place`, until [`Fabric::end_blackhole`]: links stay up and neighbours
-    /// are found, but nothing else gets through. Cheap to turn on and off while programs run.
-    ///
-    /// # Errors
-    /// There is no such plane or host, a tool is missing, or the kernel refused the program.
-    pub fn blackhole(&self, place: Place) -> Result<()> {
-        self.set_blackhole(place, true)
-    }
-
-    /// Ends black holes at `place`.
-    ///
-    /// # Errors
-    /// As [`Fabric::blackhole`].
-    pub fn end_blackhole(&self, place: Place) -> Result<()> {
-        self.set_blackhole(place, false)
-    }
-
-    /// Makes black holes at `places`, and ends all others.
-    ///
-    /// # Errors
-    /// As [`Fabric::blackhole`].
-    pub fn set_blackholes(&self, places: &[Place]) -> Result<()> {
-        let mut wanted = Vec::new();
-        for place in places {
-            wanted.extend(place.filters(&self.state.name, self.shape())?);
-        }
-        for port in topology::cable_ends(&self.state.name, self.shape()) {
-            arrival::set_blackhole(&self.state, &port, wanted.contains(&port))?;
-        }
-        Ok(())
-    }
-
-    fn set_blackhole(&self, place: Place, on: bool) -> Result<()> {
-        place
-            .filters(&self.state.name, self.shape())?
-            .iter()
-            .try_for_each(|port| arrival::set_blackhole(&self.state, port, on))
-    }
-
-    /// Cuts the links of a plane (from 1); `link` says who sees what.
-    ///
-    /// # Errors
-    /// There is no such plane, or `ip` failed.
-    pub fn plane_down(&self, plane: u8) -> Result<()> {
-        link::set(&self.state, plane, false)
-    }
-
-    /// Mends the links of a plane (from 1), and waits until they carry.
-    ///
-    /// # Errors
-    /// As [`Fabric::plane_down`].
-    pub fn plane_up(&self, plane: u8) -> Result<()> {
-        link::set(&self.state, plane, true)
-    }
-
-    /// The planes whose links are up, from 1.
-    ///
-    /// # Errors
-    /// `ip` failed.
-    pub fn planes_up(&self) -> Result<Vec<u8>> {
-        link::planes_up(&self.state)
     }
 
     /// Sends a datagram from every host, around a ring and back, until one arrives: a link that came up this

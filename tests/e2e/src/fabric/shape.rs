@@ -92,6 +92,16 @@ impl Shape {
         }
     }
 
+    /// Whether cables end in switches, so that each has a far end of its own: what a host sends and what goes to
+    /// another are then different things.
+    pub(super) fn has_switches(&self) -> bool {
+        match self.topology {
+            Topology::Direct => false,
+            Topology::Planes(_) => self.hosts > 2,
+            Topology::Nics(_) => true,
+        }
+    }
+
     /// Refuses a shape that cannot be made.
     ///
     /// # Errors

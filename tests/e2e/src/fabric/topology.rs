@@ -59,17 +59,25 @@ pub fn host_namespace(name: &str, host: Host) -> String {
     format!("{name}-{host}")
 }
 
+/// Whether a namespace of the fabric `name` is a host's.
+pub fn is_host(name: &str, namespace: &str) -> bool {
+    let rest = namespace
+        .strip_prefix(name)
+        .and_then(|rest| rest.strip_prefix('-'));
+    rest.is_some_and(|rest| rest.parse::<Host>().is_ok())
+}
+
 fn leaf_namespace(name: &str, host: Host) -> String {
     format!("{name}-leaf-{host}")
 }
 
 /// The namespace of the bridges, where the shape has any.
 fn bridge_namespace(name: &str, shape: Shape) -> Option<String> {
-    match shape.topology {
-        Topology::Direct => None,
-        Topology::Planes(_) => (shape.hosts > 2).then(|| format!("{name}-spine")),
-        Topology::Nics(_) => Some(format!("{name}-switch")),
-    }
+    let kind = match shape.topology {
+        Topology::Nics(_) => "switch",
+        Topology::Direct | Topology::Planes(_) => "spine",
+    };
+    shape.has_switches().then(|| format!("{name}-{kind}"))
 }
 
 /// The bridge of a plane.
@@ -124,7 +132,7 @@ pub fn cable_ends(name: &str, shape: Shape) -> Vec<Port> {
     for host in shape.hosts() {
         for plane in 1..=shape.planes() {
             ports.push(near_end(name, shape, host, plane));
-            if bridge_namespace(name, shape).is_some() {
+            if shape.has_switches() {
                 ports.push(far_end(name, shape, host, plane));
             }
         }
@@ -410,6 +418,8 @@ mod tests {
             Port::new("x-spine".to_owned(), "b2")
         );
         assert_eq!(namespaces("x", three).len(), 7);
+        let hosts = namespaces("x", three).into_iter();
+        assert_eq!(hosts.filter(|name| is_host("x", name)).count(), 3);
         let nics: Shape = Topology::Nics(4).into();
         assert_eq!(
             near_end("x", nics, Host::B, 4),
