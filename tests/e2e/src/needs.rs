@@ -15,7 +15,7 @@ pub enum Need {
     Product,
     /// A program of the system.
     Program(&'static str),
-    /// What is needed to drop packets by XDP.
+    /// What is needed to lose, mark and swallow packets by BPF.
     Loss,
     /// A C compiler and the headers of libibverbs.
     VerbsHeaders,
@@ -32,12 +32,15 @@ impl Need {
             Self::Root => program("ip").or_else(|| program("tc")),
             Self::Product => Artefacts::find().err().map(|error| format!("{error:#}")),
             Self::Program(name) => program(name),
-            Self::Loss => program("clang").or_else(|| program("bpftool")).or_else(|| {
-                absent(
-                    "/usr/include/bpf/bpf_helpers.h",
-                    "apt-get install libbpf-dev",
-                )
-            }),
+            Self::Loss => ["clang", "bpftool", "ethtool"]
+                .into_iter()
+                .find_map(program)
+                .or_else(|| {
+                    absent(
+                        "/usr/include/bpf/bpf_helpers.h",
+                        "apt-get install libbpf-dev",
+                    )
+                }),
             Self::VerbsHeaders => program("cc").or_else(|| {
                 absent(
                     "/usr/include/infiniband/verbs.h",

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
-use metaroce_e2e::fabric::{self, DEFAULT_MTU_BYTES, DEFAULT_NAME, Shape};
+use metaroce_e2e::fabric::{self, DEFAULT_MTU_BYTES, DEFAULT_NAME, MAX_HOSTS, MAX_PLANES, Shape};
 use metaroce_e2e::{Fabric, Host, Topology};
 
 /// What `fabric` can do.
@@ -71,14 +71,18 @@ pub struct Wanted {
     #[arg(long, conflicts_with_all = ["planes", "nics"])]
     direct: bool,
     /// A leaf at each host and N planes between the leaves, chosen by ECMP over UDP and TCP ports.
-    #[arg(long, value_name = "N", conflicts_with = "nics")]
+    #[arg(long, value_name = "N", conflicts_with = "nics", value_parser = up_to_planes())]
     planes: Option<u8>,
     /// N NICs in each host, each with a network and a switch of its own; no ECMP.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = up_to_planes())]
     nics: Option<u8>,
     /// Number of hosts, 2 to 16: a, b, c … Without a topology they are put around one switch.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(2..=i64::from(MAX_HOSTS)))]
     hosts: Option<u8>,
+}
+
+fn up_to_planes() -> clap::builder::RangedI64ValueParser<u8> {
+    clap::value_parser!(u8).range(1..=i64::from(MAX_PLANES))
 }
 
 impl Wanted {
@@ -202,6 +206,8 @@ mod tests {
         for bad in [
             &["x", "up", "--direct", "--planes", "4"][..],
             &["x", "up", "--nics", "4", "--planes", "4"],
+            &["x", "up", "--planes", "9"],
+            &["x", "up", "--hosts", "17"],
             &["x", "plane", "2", "sideways"],
             &["x", "impair", "--loss", "1"],
         ] {
@@ -209,6 +215,9 @@ mod tests {
         }
         for good in [
             &["x", "up", "--planes", "4", "--mtu", "1500"][..],
+            &["x", "up", "--hosts", "16", "--nics", "8"],
+            &["x", "plane", "2", "down"],
+            &["x", "status", "--json"],
             &["x", "impair", "--loss", "0.1%", "--host", "b"],
             &["x", "exec", "a", "--", "ip", "-s", "link"],
         ] {

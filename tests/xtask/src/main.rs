@@ -34,7 +34,7 @@ enum Command {
     Test(test::Arguments),
     /// Check the format, lints and documentation, then run every test.
     Ci(test::Arguments),
-    /// Make, use and remove a virtual network of two hosts (needs root).
+    /// Make, use, impair and remove a virtual network of hosts (needs root).
     #[command(subcommand)]
     Fabric(fabric::Command),
     /// Show the metaroce packets of a capture file; make the dissector for Wireshark (--help tells more).

@@ -67,14 +67,7 @@ impl FromStr for Direction {
 impl Direction {
     /// The same said by its receiver, and checked against the hosts that there are.
     fn resolve(self, shape: Shape) -> Result<Self> {
-        let check = |host: Host| -> Result<()> {
-            let last = shape.hosts().last().unwrap_or(Host::B);
-            ensure!(
-                host <= last,
-                "there is no host {host}: this fabric has the hosts a to {last}"
-            );
-            Ok(())
-        };
+        let check = |host| check_host(shape, host);
         match self {
             Self::Both => {}
             Self::To(host) | Self::From(host) => check(host)?,
@@ -217,6 +210,16 @@ impl FromStr for Place {
             direction: direction.parse()?,
         })
     }
+}
+
+/// Refuses a host that is not there.
+pub(super) fn check_host(shape: Shape, host: Host) -> Result<()> {
+    let last = shape.hosts().last().unwrap_or(Host::B);
+    ensure!(
+        host <= last,
+        "there is no host {host}: this fabric has the hosts a to {last}"
+    );
+    Ok(())
 }
 
 /// Refuses a plane that is not there.

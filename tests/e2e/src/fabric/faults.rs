@@ -180,7 +180,8 @@ impl Fabric {
     }
 
     /// Drops silently what travels at `place`, until [`Fabric::end_blackhole`]: links stay up and neighbours
-    /// are found, but nothing else gets through. Cheap to turn on and off while programs run.
+    /// are found, but nothing else gets through. Turned on and off while programs run in some 50 ms; the first
+    /// time takes a second more, for compiling.
     ///
     /// # Errors
     /// There is no such plane or host, a tool is missing, or the kernel refused the program.

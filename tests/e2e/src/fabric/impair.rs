@@ -246,23 +246,38 @@ fn attach(state: &State, port: &Port) -> Result<()> {
     let object = bpf::compile(&state.files(), "impair", SOURCE)?;
     let object = object.to_string_lossy();
     let (namespace, device) = (port.namespace.as_str(), port.device.as_str());
-    if !is_host(&state.name, namespace) {
-        // What is forwarded is merged into trains again as well, so the host gets them as from a lossless link.
-        let enter = ["netns", "exec", namespace, "ethtool", "-K", device];
-        tool::require("ethtool")?;
-        tool::run(
-            "ip",
-            &[&enter[..], &["rx-udp-gro-forwarding", "on"]].concat(),
-        )?;
-    }
     // xdpdrv: the generic mode would linearise packets, and would not have the veth cut trains.
     let arguments = [
         "-n", namespace, "link", "set", "dev", device, "xdpdrv", "obj", &object, "sec", SECTION,
     ];
-    tool::run("ip", &arguments).map(drop).context(
+    tool::run("ip", &arguments).context(
         "the kernel did not take the XDP program; it needs BPF (CONFIG_BPF_SYSCALL), and in a container \
          CAP_BPF and CAP_NET_ADMIN",
-    )
+    )?;
+    merge_into_trains(state, port, true)
+}
+
+/// Has the kernel merge what passed into trains again (GRO), or not.
+///
+/// A veth with a program does so by itself, but forgets it when its peer is given one, too. At a port that
+/// forwards, UDP is merged only when asked for; the host then gets trains as from a lossless link.
+fn merge_into_trains(state: &State, port: &Port, on: bool) -> Result<()> {
+    let on = if on { "on" } else { "off" };
+    let ethtool = tool::require("ethtool")?;
+    let ethtool = ethtool.to_string_lossy();
+    let mut arguments = vec![
+        "netns",
+        "exec",
+        &port.namespace,
+        &ethtool,
+        "-K",
+        &port.device,
+    ];
+    arguments.extend(["gro", on]);
+    if !is_host(&state.name, &port.namespace) {
+        arguments.extend(["rx-udp-gro-forwarding", on]);
+    }
+    tool::run("ip", &arguments).map(drop)
 }
 
 /// Takes the program off; what it counted is kept.
@@ -270,6 +285,7 @@ fn detach(state: &State, port: &Port, program: &Program) -> Result<()> {
     let counts = counts_of(program)?;
     let place = ["link", "set", "dev", &port.device, "xdp", "off"];
     tool::run("ip", &[&["-n", &port.namespace][..], &place].concat())?;
+    merge_into_trains(state, port, false)?;
     Retired::add_filter(state, port, counts.into())
 }
 

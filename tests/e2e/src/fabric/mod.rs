@@ -176,8 +176,9 @@ impl Fabric {
     /// A command that runs `program` on a host.
     ///
     /// # Errors
-    /// `ip` is missing.
+    /// `ip` is missing, or there is no such host.
     pub fn command(&self, host: Host, program: impl AsRef<std::ffi::OsStr>) -> Result<Command> {
+        direction::check_host(self.shape(), host)?;
         let mut command = Command::new(tool::require("ip")?);
         command
             .args(["netns", "exec", &self.namespace(host)])

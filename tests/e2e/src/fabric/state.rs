@@ -160,11 +160,12 @@ impl State {
 
     /// Forgets the record.
     pub fn remove(&self) {
-        let _ = fs::remove_file(file_of(&self.name));
+        // The record last: what it names is removed again if this is cut short.
         let _ = fs::remove_dir_all(self.files());
+        let _ = fs::remove_file(file_of(&self.name));
     }
 
-    /// The folder of what belongs to this fabric beside the record: compiled programs.
+    /// The folder of what belongs to this fabric beside the record: compiled programs, counts.
     pub fn files(&self) -> PathBuf {
         folder().join(format!("{}.d", self.name))
     }

@@ -3,11 +3,9 @@
 //! A test bed that does not do what it says makes every figure measured on it worthless.
 
 mod faults;
+mod impair;
 mod shapes;
 mod traffic;
-
-use std::net::UdpSocket;
-use std::os::fd::AsRawFd;
 
 use anyhow::{Context, Result, ensure};
 use metaroce_e2e::fabric::{self, LossRates, State};
@@ -15,7 +13,7 @@ use metaroce_e2e::needs::Need;
 use metaroce_e2e::{Fabric, Host, Topology};
 
 use super::{Bench, Case};
-use traffic::{Family, Flows, drain};
+use traffic::{Family, Flows, drain, send_in_trains_of};
 
 const ROOT: &[Need] = &[Need::Root];
 const WITH_LOSS: &[Need] = &[Need::Root, Need::Loss];
@@ -52,6 +50,7 @@ pub fn cases() -> Vec<Case> {
     }
     cases.extend(shapes::cases());
     cases.extend(faults::cases());
+    cases.extend(impair::cases());
     cases
 }
 
@@ -156,27 +155,6 @@ fn loss(mtu_bytes: u32) -> Result<()> {
     ensure!(
         fabric.loss_counts(Host::A)?.is_none(),
         "the loss program is still attached"
-    );
-    Ok(())
-}
-
-/// Has the kernel cut what `socket` sends into packets of this much payload, late (UDP_SEGMENT).
-fn send_in_trains_of(socket: &UdpSocket, payload_bytes: u32) -> Result<()> {
-    let value = libc::c_int::try_from(payload_bytes)?;
-    // SAFETY: the kernel reads one int, which outlives the call, from the pointer.
-    let status = unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_UDP,
-            libc::UDP_SEGMENT,
-            (&raw const value).cast(),
-            size_of::<libc::c_int>() as libc::socklen_t,
-        )
-    };
-    ensure!(
-        status == 0,
-        "UDP_SEGMENT is refused: {}",
-        std::io::Error::last_os_error()
     );
     Ok(())
 }
