@@ -4,7 +4,7 @@
 use std::fs;
 use std::net::UdpSocket;
 use std::os::unix::fs::symlink;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use metaroce_e2e::needs::Need;
@@ -46,13 +46,19 @@ pub fn cases() -> Vec<Case> {
 }
 
 /// A folder that goes away with the case.
-struct Scratch(PathBuf);
+pub struct Scratch(PathBuf);
 
 impl Scratch {
-    fn new(name: &str) -> Result<Self> {
+    /// A new, empty one.
+    pub fn new(name: &str) -> Result<Self> {
         let path = std::env::temp_dir().join(format!("metaroce-e2e-{}-{name}", std::process::id()));
         fs::create_dir_all(&path).with_context(|| format!("cannot make {}", path.display()))?;
         Ok(Self(path))
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.0
     }
 }
 
