@@ -1,7 +1,7 @@
 //! The releases of libibverbs that the tests run: those of Debian's archive, and those that the user names.
 //!
-//! `METAROCE_E2E_LIBIBVERBS=FOLDER:FOLDER…` adds builds of rdma-core's other releases: each folder has a
-//! `libibverbs.so.1`. Used by `tests/cases/abi.rs`.
+//! `METAROCE_E2E_LIBIBVERBS=FOLDER:FOLDER…` adds builds of rdma-core's other releases, as its cmake leaves them (targets
+//! `ibverbs`, `ibv_devinfo`, `ibv_rc_pingpong`): `lib/libibverbs.so.1` and `bin/` in each. Used by `tests/cases/abi.rs`.
 
 use std::path::{Path, PathBuf};
 
@@ -15,14 +15,14 @@ use crate::needs::Need;
 pub const FOLDERS_VARIABLE: &str = "METAROCE_E2E_LIBIBVERBS";
 
 /// The file in such a folder.
-const FILE: &str = "libibverbs.so.1";
+const FILE: &str = "lib/libibverbs.so.1";
 
 /// A release of libibverbs, with the C library over which it runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Release {
     /// That of a release of Debian, over that release's C library.
     Debian(Suite),
-    /// The one in this folder, over the machine's C library.
+    /// The build in this folder, over the machine's C library.
     Folder(PathBuf),
 }
 
@@ -79,18 +79,20 @@ impl Release {
     pub fn program(&self, program: &Path) -> Result<Program> {
         match self {
             Self::Debian(suite) => Unpacked::of(*suite)?.program(program),
-            Self::Folder(folder) => Ok(Program::new(program).env("LD_LIBRARY_PATH", folder)),
+            Self::Folder(folder) => {
+                Ok(Program::new(program).env("LD_LIBRARY_PATH", folder.join("lib")))
+            }
         }
     }
 
-    /// A utility of libibverbs: the release's own, or the machine's.
+    /// A utility of libibverbs, the release's own: they use private functions, and fit no other.
     ///
     /// # Errors
-    /// As [`Release::library`], or the machine has none.
+    /// As [`Release::library`].
     pub fn utility(&self, name: &str) -> Result<Program> {
         match self {
             Self::Debian(suite) => Unpacked::of(*suite)?.utility(name),
-            Self::Folder(_) => self.program(&crate::tool::require(name)?),
+            Self::Folder(folder) => self.program(&folder.join("bin").join(name)),
         }
     }
 
