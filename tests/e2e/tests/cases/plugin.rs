@@ -2,8 +2,8 @@
 //! what the launcher says when something is wrong.
 //!
 //! The traps of being loaded by libibverbs, each with the test that falls into it if the plugin does:
-//! * a match table that is NULL crashes libibverbs as soon as the kernel has a device: "a device of the kernel beside ours",
-//!   and `the_match_table_is_there_and_empty` in the plugin;
+//! * a match table that is NULL crashes libibverbs as soon as the kernel tells it of a device by netlink (which the shim
+//!   keeps from it, so this needs a kernel with RDMA): `the_match_table_is_there_and_empty` in the plugin;
 //! * state is per copy of libibverbs, and so is the table by which they are told apart: "several copies", and
 //!   "abi::a copy that is loaded late, beside others at work";
 //! * dlclose unloads a copy that nobody holds, and the one that comes next finds no driver: "several copies", and
@@ -188,8 +188,8 @@ fn one_copy(bench: &Bench, mode: &str) -> Result<()> {
     Ok(())
 }
 
-/// libibverbs asks every provider about every device that it finds. Here it finds, beside ours, one as the kernel's driver
-/// of a real adapter shows it, for which there is no provider.
+/// What users complain about: "one odd device hides the others". libibverbs asks every provider about every device that it
+/// finds. Here it finds, beside ours, one as the kernel's driver of a real adapter shows it, for which there is no provider.
 fn beside_a_kernel_device(bench: &Bench) -> Result<()> {
     let scratch = Scratch::new("kernel-device")?;
     let script = r#"
