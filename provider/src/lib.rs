@@ -33,3 +33,8 @@ pub fn port_range() -> (u16, u16) {
 pub fn supported_release(private_abi: u32, public_minor: u32) -> Option<&'static str> {
     plugin::supported_release(private_abi, public_minor)
 }
+
+/// All releases of rdma-core that are served, for people.
+pub fn served_releases() -> &'static str {
+    plugin::SERVED
+}

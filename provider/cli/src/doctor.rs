@@ -130,7 +130,7 @@ fn check_libibverbs() -> Finding {
             format!(
                 "libibverbs: {about}) has a layout that this metaroce does not know, and will not be served"
             ),
-            "use rdma-core 36 to 65, or a newer metaroce",
+            format!("use {}, or a newer metaroce", metaroce::served_releases()),
         ),
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! What this answers for: layout, and nothing else. Names are those of C, so that they can be looked up in
 //! `<infiniband/verbs.h>` and in rdma-core's `driver.h`. Every size and offset is asserted at compile time against the
-//! layout of rdma-core 44 as its debug information records it; the tests compare the public ones once more with the
-//! installed header (`tests/abi/layout.c`). A structure that grew in later releases says so at its definition.
+//! layout of rdma-core 44 as its debug information records it; the tests compare them with every release that is served
+//! (`tests/abi/releases.txt`), and the public ones once more with the installed header (`tests/abi/layout.c`). A structure that grew in later releases says so at its definition.
 //!
 //! Read first: [`objects`] (what a verbs program holds), then [`provider`] (what only a provider sees).
 //! Called by: `plugin/`, which turns these into the safe types of `verbs/` and back.
@@ -25,6 +25,8 @@ pub(crate) use objects::*;
 pub(crate) use provider::*;
 pub(crate) use work::*;
 
+#[cfg(test)]
+pub(crate) mod releases;
 #[cfg(test)]
 mod tests;
 

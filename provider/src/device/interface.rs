@@ -64,7 +64,7 @@ impl Interface {
 }
 
 /// FNV-1a, 64 bits: a hash whose values stay the same for ever, which the standard library does not promise of its own.
-pub(super) fn fnv1a(bytes: &[u8]) -> u64 {
+pub(crate) fn fnv1a(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
     })

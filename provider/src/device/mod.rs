@@ -13,6 +13,7 @@ mod speed;
 pub mod tree;
 
 pub use gid::Gid;
+pub(crate) use interface::fnv1a;
 pub use interface::{Interface, interfaces};
 pub use selection::{DEVICES_VARIABLE, Selection, SelectionError};
 pub use speed::{LinkRate, active_mtu_code};

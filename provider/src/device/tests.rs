@@ -114,6 +114,7 @@ fn an_unknown_interface_is_named_with_those_that_exist() {
     assert!(text.contains("ip link set eth0 up"), "{text}");
 }
 
+/// What users complain about: "GID 0 stale or gone, link-local picked and then unreachable".
 #[test]
 fn gids_are_ipv4_first_then_global_then_link_local() {
     let device = Device::new(
@@ -157,6 +158,7 @@ fn gids_are_ipv4_first_then_global_then_link_local() {
     assert_eq!(device.gid(4), None);
 }
 
+/// What users complain about: "GUID 0".
 #[test]
 fn guids_are_stable_distinct_and_never_zero() {
     let one = interface("eth0", 2, &[]);

@@ -11,8 +11,7 @@ mod runtime;
 pub use host::HostDevices;
 pub use runtime::{network_namespace, publish, runtime_directory};
 
-use super::interface::fnv1a;
-use super::{Device, LinkRate};
+use super::{Device, LinkRate, fnv1a};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 

@@ -21,6 +21,7 @@ mod statistics;
 mod tests;
 mod transmit;
 
+pub(crate) use registry::generation;
 pub use registry::{after_fork_in_child, close_all};
 
 use self::core::{Caller, Core};
@@ -316,7 +317,7 @@ impl Inner {
     /// True in a child process that inherited the engine: its locks may be held by threads that do not exist here, and
     /// its sockets are the parent's.
     fn is_foreign(&self) -> bool {
-        self.generation != registry::generation()
+        self.generation != generation()
     }
 
     fn enter(&self) -> Result<MutexGuard<'_, Core>, Errno> {

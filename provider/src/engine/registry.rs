@@ -28,7 +28,7 @@ pub fn after_fork_in_child() {
 }
 
 /// Tells processes on two sides of a fork apart.
-pub(super) fn generation() -> u32 {
+pub(crate) fn generation() -> u32 {
     GENERATION.load(Ordering::Relaxed)
 }
 

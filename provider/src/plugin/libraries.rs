@@ -6,7 +6,7 @@
 //! to that table, which libibverbs keeps in every device, we know later through which copy a call came.
 
 use super::elf::{self, Object};
-use super::op_tables::Release;
+use super::op_tables::{self, Release};
 use super::{ops, register};
 use crate::abi::{
     VerbsInitAndAllocContext, VerbsRegisterDriver, VerbsSetOps, VerbsUninitContext, ibv_device,
@@ -87,43 +87,90 @@ pub(super) struct Library {
     set_ops: VerbsSetOps,
     uninit_context: VerbsUninitContext,
     register_driver: VerbsRegisterDriver,
+    /// A copy that knows us stays loaded for ever. Otherwise dlclose by the program would unload it under our pointers, and
+    /// the copy that is loaded next would not find us, because our constructor runs only once. A copy that is refused is
+    /// let go.
+    _pin: Pin,
 }
 
-// SAFETY: the pointers are to functions and to tables of an object that stays loaded; they are only read.
+// SAFETY: the pointers are to functions and to tables of an object that stays loaded, and a handle that any thread may use;
+// they are only read.
 unsafe impl Sync for Library {}
 // SAFETY: as above.
 unsafe impl Send for Library {}
 
+/// Why a copy is not served.
+#[derive(Debug)]
+pub(super) enum Refusal {
+    /// Another thread unloaded it since it was found.
+    Gone,
+    /// For the log.
+    Unfit(String),
+}
+
+/// Keeps a loaded object loaded, until it is dropped.
+struct Pin(*mut c_void);
+
+impl Pin {
+    /// `None` if no object of this name is loaded.
+    fn loaded(file: &CStr) -> Option<Self> {
+        // SAFETY: RTLD_NOLOAD runs no constructors; the name ends with NUL.
+        let handle = unsafe { libc::dlopen(file.as_ptr(), libc::RTLD_NOLOAD | libc::RTLD_LAZY) };
+        (!handle.is_null()).then_some(Self(handle))
+    }
+
+    /// The symbol `name` if it lies in the object loaded at `base`: `dlsym` also looks into what the object needs.
+    fn own_symbol(&self, name: &CStr, base: usize) -> Result<*mut c_void, Refusal> {
+        // SAFETY: a live handle and a name that ends with NUL.
+        let symbol = unsafe { libc::dlsym(self.0, name.as_ptr()) };
+        if !symbol.is_null() && object_base_of(symbol) == Some(base) {
+            return Ok(symbol);
+        }
+        Err(Refusal::Unfit(format!(
+            "it has the versions of a libibverbs but not its function {}",
+            name.to_string_lossy()
+        )))
+    }
+}
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        // SAFETY: the handle is ours and not used any more.
+        unsafe { libc::dlclose(self.0) };
+    }
+}
+
 impl Library {
-    /// Looks up what we need of a copy, and pins it in memory. `None` if it is not (any more) the object that was found,
-    /// or lacks one of the four functions, or its layout is unknown: then it is left alone.
-    pub(super) fn open(found: &Found) -> Option<Box<Self>> {
+    /// Looks up what we need of a copy, and pins it in memory for as long as the result lives.
+    ///
+    /// # Errors
+    /// It is not (any more) the object that was found, lacks one of the four functions, or has a layout that is not known:
+    /// then it is left alone.
+    pub(super) fn open(found: &Found) -> Result<Box<Self>, Refusal> {
         let Versions {
             private_abi,
             public_minor,
         } = found.versions;
-        let Some(release) = Release::find(private_abi, public_minor) else {
-            log::warn!(
-                "{}: the layout of this libibverbs (IBVERBS_PRIVATE_{private_abi}, IBVERBS_1.{public_minor}) is not \
-                 known to this metaroce; programs that use it will not see metaroce devices",
-                found.file.to_string_lossy()
-            );
-            return None;
-        };
-        // The handle is never closed: without it, dlclose by the program would unload the copy under our pointers, and
-        // the copy that is loaded next would not find us, because our constructor runs only once.
-        // SAFETY: RTLD_NOLOAD runs no constructors; the name is NUL-terminated.
-        let handle =
-            unsafe { libc::dlopen(found.file.as_ptr(), libc::RTLD_NOLOAD | libc::RTLD_LAZY) };
-        if handle.is_null() {
-            return None;
-        }
+        let release = Release::find(private_abi, public_minor).ok_or_else(|| {
+            Refusal::Unfit(format!(
+                "its layout (IBVERBS_PRIVATE_{private_abi}, IBVERBS_1.{public_minor}) is not known to this metaroce; use \
+                 {}, or a newer metaroce",
+                op_tables::SERVED
+            ))
+        })?;
+        let pin = Pin::loaded(&found.file).ok_or(Refusal::Gone)?;
         let base = found.object.base();
-        let register_name = CString::new(format!("verbs_register_driver_{private_abi}")).ok()?;
+        let symbol = |name: &CStr| pin.own_symbol(name, base);
+        let register_name = CString::new(format!("verbs_register_driver_{private_abi}"))
+            .map_err(|_| Refusal::Gone)?;
+        let init = symbol(c"_verbs_init_and_alloc_context")?;
+        let set_ops = symbol(c"verbs_set_ops")?;
+        let uninit = symbol(c"verbs_uninit_context")?;
+        let register = symbol(&register_name)?;
         // SAFETY: the symbols are those of libibverbs, by name and by the object that they lie in, whose types in every
         // known release are these.
         unsafe {
-            Some(Box::new(Self {
+            Ok(Box::new(Self {
                 device_ops: register::device_ops(),
                 object: found.object.clone(),
                 file: found.file.clone(),
@@ -132,21 +179,12 @@ impl Library {
                 context_offset_bytes: AtomicUsize::new(0),
                 registered: AtomicBool::new(false),
                 init_and_alloc_context: std::mem::transmute::<*mut c_void, VerbsInitAndAllocContext>(
-                    own_symbol(handle, c"_verbs_init_and_alloc_context", base)?,
+                    init,
                 ),
-                set_ops: std::mem::transmute::<*mut c_void, VerbsSetOps>(own_symbol(
-                    handle,
-                    c"verbs_set_ops",
-                    base,
-                )?),
-                uninit_context: std::mem::transmute::<*mut c_void, VerbsUninitContext>(own_symbol(
-                    handle,
-                    c"verbs_uninit_context",
-                    base,
-                )?),
-                register_driver: std::mem::transmute::<*mut c_void, VerbsRegisterDriver>(
-                    own_symbol(handle, &register_name, base)?,
-                ),
+                set_ops: std::mem::transmute::<*mut c_void, VerbsSetOps>(set_ops),
+                uninit_context: std::mem::transmute::<*mut c_void, VerbsUninitContext>(uninit),
+                register_driver: std::mem::transmute::<*mut c_void, VerbsRegisterDriver>(register),
+                _pin: pin,
             }))
         }
     }
@@ -210,18 +248,6 @@ impl Library {
     pub(super) unsafe fn uninit_context(&self, verbs_context: *mut c_void) {
         // SAFETY: by the contract.
         unsafe { (self.uninit_context)(verbs_context) }
-    }
-}
-
-/// The symbol `name` if it lies in the object loaded at `base`: `dlsym` also looks into what the object needs.
-///
-/// # Safety
-/// `handle` is a live handle.
-unsafe fn own_symbol(handle: *mut c_void, name: &CStr, base: usize) -> Option<*mut c_void> {
-    // SAFETY: live handle, NUL-terminated name, and an out parameter of the right type.
-    unsafe {
-        let symbol = libc::dlsym(handle, name.as_ptr());
-        (!symbol.is_null() && object_base_of(symbol) == Some(base)).then_some(symbol)
     }
 }
 

@@ -24,6 +24,8 @@ mod ops_qp;
 mod ops_verbs;
 mod register;
 
+pub(crate) use op_tables::SERVED;
+
 use crate::engine;
 use std::ffi::{c_char, c_void};
 use std::sync::Once;

@@ -140,6 +140,9 @@ pub(super) struct Release {
     insertions: &'static [&'static [Insertion]],
 }
 
+/// Which releases have a known layout, for messages.
+pub(crate) const SERVED: &str = "rdma-core 36 to 65";
+
 /// Every layout that is known. The file names of the plugin end in `-rdmav<private_abi>.so`.
 pub(super) const RELEASES: &[Release] = &[
     Release {
@@ -237,7 +240,28 @@ impl Release {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::abi::releases;
     use rstest::rstest;
+
+    /// The pair of version definitions chooses the layout, and the layout is that of the release's debug information.
+    #[test]
+    fn every_row_is_the_layout_of_its_releases() {
+        let layouts = releases::all();
+        assert_eq!(layouts.len(), RELEASES.len(), "a column for each row");
+        for layout in layouts {
+            let (abi, minor) = (layout.private_abi, layout.public_minor);
+            let row = Release::find(abi, minor).unwrap_or_else(|| panic!("no row {abi}-1.{minor}"));
+            let members = layout.members_of("verbs_context_ops");
+            let names: Vec<&str> = members.iter().map(|&(name, _)| name).collect();
+            assert_eq!(row.op_table().names(), names, "{abi}-1.{minor}");
+            let offsets = members.iter().map(|&(_, offset)| offset);
+            assert!(offsets.eq((0..names.len()).map(|place| place * 8)));
+            assert_eq!(
+                row.context_offset_bytes, layout.bytes["verbs_context.context"],
+                "{abi}-1.{minor}"
+            );
+        }
+    }
 
     #[rstest]
     #[case(34, 14, 76)]

@@ -3,11 +3,11 @@
 use super::boundary::guarded;
 use super::context;
 use super::hooks;
-use super::libraries::{self, Library};
+use super::libraries::{self, Found, Library, Refusal};
 use crate::abi::{verbs_device, verbs_device_ops, verbs_match_ent, verbs_sysfs_dev};
-use crate::device::NAME_PREFIX;
+use crate::device::{NAME_PREFIX, fnv1a};
 use std::ffi::CStr;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// Copies of libibverbs that one process may have. Each wheel brings one at most; the table is of fixed size so that it
@@ -20,6 +20,20 @@ const REGISTRATION_WAIT: Duration = Duration::from_millis(100);
 /// The copies that know us; filled from the front, never emptied.
 static LIBRARIES: [AtomicPtr<Library>; MAX_LIBRARIES] =
     [const { AtomicPtr::new(std::ptr::null_mut()) }; MAX_LIBRARIES];
+
+/// Copies whose refusal was said (a hash of file and address), so that it is not said at each enumeration; beyond so many,
+/// nothing is said.
+static REFUSED: [AtomicUsize; MAX_LIBRARIES] = [const { AtomicUsize::new(0) }; MAX_LIBRARIES];
+
+/// What became of an attempt to enter a copy into the table.
+enum Claim {
+    /// It is in the table now, and the caller has to register with it.
+    Ours(&'static Library),
+    /// Another thread was faster.
+    Anothers,
+    /// There is no room.
+    Full,
+}
 
 /// We match by name only, but libibverbs walks the table without a look at the pointer: this is its end.
 struct MatchTable([verbs_match_ent; 1]);
@@ -56,18 +70,51 @@ pub(super) fn register_with_all() {
         if wait_if_known(found.object.base()) {
             continue;
         }
-        let Some(library) = Library::open(&found) else {
-            continue;
+        let library = match Library::open(&found) {
+            Ok(library) => library,
+            Err(Refusal::Gone) => continue,
+            Err(Refusal::Unfit(reason)) => {
+                refuse(&found, &reason);
+                continue;
+            }
         };
-        if let Some(library) = claim(library) {
-            // SAFETY: `Library::open` pinned the object in memory.
-            unsafe { hooks::install(&library.object) };
-            library.register();
-            log::debug!(
-                "registered with {} (rdma-core {})",
-                library.file.to_string_lossy(),
-                library.release.rdma_core
-            );
+        match claim(library) {
+            Claim::Ours(library) => {
+                // SAFETY: the copy is pinned in memory.
+                unsafe { hooks::install(&library.object) };
+                library.register();
+                log::debug!(
+                    "registered with {} (rdma-core {})",
+                    library.file.to_string_lossy(),
+                    library.release.rdma_core
+                );
+            }
+            Claim::Anothers => {}
+            Claim::Full => refuse(
+                &found,
+                &format!("this process has {MAX_LIBRARIES} copies already"),
+            ),
+        }
+    }
+}
+
+/// Says, once, that and why programs that use this copy will see no devices.
+fn refuse(found: &Found, reason: &str) {
+    let name = fnv1a(found.file.to_bytes()) as usize;
+    // Zero is the mark of a free place.
+    let key = (name ^ found.object.base()).max(1);
+    for slot in &REFUSED {
+        let before = slot.compare_exchange(0, key, Ordering::Relaxed, Ordering::Relaxed);
+        match before {
+            Ok(_) => {
+                log::warn!(
+                    "{}: no metaroce devices for programs that use this copy of libibverbs: {reason}",
+                    found.file.to_string_lossy()
+                );
+                return;
+            }
+            Err(known) if known == key => return,
+            Err(_) => {}
         }
     }
 }
@@ -95,10 +142,11 @@ fn wait_if_known(base: usize) -> bool {
     false
 }
 
-/// Puts a copy into the table, for ever; `None` if another thread was faster, or the table is full.
-fn claim(library: Box<Library>) -> Option<&'static Library> {
+/// Puts a copy into the table, for ever. If that fails, the copy is let go.
+fn claim(library: Box<Library>) -> Claim {
     let base = library.object.base();
     let library = Box::into_raw(library);
+    let mut outcome = Claim::Full;
     for slot in &LIBRARIES {
         // Release: publishes the fields of the entry; acquire on failure, since the other's entry is read.
         match slot.compare_exchange(
@@ -108,16 +156,19 @@ fn claim(library: Box<Library>) -> Option<&'static Library> {
             Ordering::Acquire,
         ) {
             // SAFETY: the pointer is that of a box, now leaked.
-            Ok(_) => return Some(unsafe { &*library }),
+            Ok(_) => return Claim::Ours(unsafe { &*library }),
             // SAFETY: entries are leaked boxes.
-            Err(other) if unsafe { (*other).object.base() } == base => break,
+            Err(other) if unsafe { (*other).object.base() } == base => {
+                outcome = Claim::Anothers;
+                break;
+            }
             Err(_) => {}
         }
     }
     // SAFETY: not published, so still ours alone.
     drop(unsafe { Box::from_raw(library) });
     wait_if_known(base);
-    None
+    outcome
 }
 
 /// Whether a device that libibverbs found in sysfs is ours.

@@ -5,6 +5,10 @@
 //! fit waits here, and goes out when libibverbs reports that it has read a record (ops `cq_event`, `async_event`), so
 //! nothing is lost and nobody hangs. Records of an object that is destroyed are withdrawn, as the kernel does.
 //!
+//! A forked child has its parent's pipes: the ends are the same sockets. What it does to its copy of an object must not put
+//! an event into the parent's pipe, which the parent would read and acknowledge without having been sent it, nor take
+//! one out. So a pipe does nothing in another process than the one that made it.
+//!
 //! libibverbs closes a channel's descriptor without a word. A channel is therefore known by descriptor *and* inode, and
 //! those that are gone are swept out when the next one is made.
 
@@ -18,6 +22,7 @@ use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 
+use crate::engine;
 use crate::plugin::descriptors;
 
 /// Bytes of the longest record (`struct ib_uverbs_async_event_desc`).
@@ -33,6 +38,8 @@ pub struct EventPipe<const N: usize> {
     writer: UnixDatagram,
     /// Records that found the socket full, oldest first.
     waiting: Mutex<VecDeque<[u8; N]>>,
+    /// The process that made it.
+    generation: u32,
 }
 
 impl<const N: usize> EventPipe<N> {
@@ -47,7 +54,13 @@ impl<const N: usize> EventPipe<N> {
             reader,
             writer,
             waiting: Mutex::default(),
+            generation: engine::generation(),
         })
+    }
+
+    /// Asked before the lock is taken, which a thread of the parent may have held at the fork.
+    fn is_inherited(&self) -> bool {
+        self.generation != engine::generation()
     }
 
     /// The end to read from. It stays open with the pipe: give duplicates away.
@@ -57,6 +70,9 @@ impl<const N: usize> EventPipe<N> {
 
     /// Appends a record; never blocks, never loses it.
     pub fn send(&self, record: [u8; N]) {
+        if self.is_inherited() {
+            return;
+        }
         let mut waiting = self.waiting.lock();
         waiting.push_back(record);
         self.flush(&mut waiting);
@@ -64,6 +80,9 @@ impl<const N: usize> EventPipe<N> {
 
     /// Somebody has read a record: there is room.
     pub fn delivered(&self) {
+        if self.is_inherited() {
+            return;
+        }
         let mut waiting = self.waiting.lock();
         if !waiting.is_empty() {
             self.flush(&mut waiting);
@@ -73,6 +92,9 @@ impl<const N: usize> EventPipe<N> {
     /// Takes back all unread records that `matches` picks, and returns how many. The others keep their order; a reader
     /// that comes just then sees an empty pipe for a moment.
     pub fn withdraw(&self, matches: impl Fn(&[u8; N]) -> bool) -> u32 {
+        if self.is_inherited() {
+            return 0;
+        }
         let mut waiting = self.waiting.lock();
         let mut unread = VecDeque::new();
         let mut record = [0; N];

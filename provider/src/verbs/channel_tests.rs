@@ -129,3 +129,18 @@ fn numbers_that_are_no_channels_are_not_found() {
     assert!(find(0).is_none());
     assert!(find(i32::MAX).is_none());
 }
+
+/// A child has the same sockets: what it does to its copies must neither put an event into them nor take one out, or the
+/// parent acknowledges more, or fewer, than it was sent, and waits for the difference when it destroys the object.
+#[test]
+fn a_pipe_that_was_inherited_by_a_fork_is_left_alone() {
+    let mut pipe = EventPipe::<8>::new().expect("a pipe");
+    let mut file = reader_of(&pipe);
+    pipe.send(1u64.to_ne_bytes());
+    pipe.generation = pipe.generation.wrapping_sub(1);
+    pipe.send(2u64.to_ne_bytes());
+    assert_eq!(pipe.withdraw(|_| true), 0);
+    pipe.delivered();
+    pipe.generation = pipe.generation.wrapping_add(1);
+    assert_eq!(drain(&pipe, &mut file), [1]);
+}

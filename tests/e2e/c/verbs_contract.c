@@ -26,6 +26,7 @@ static void completion_queues(void)
 	expect_errno("ibv_destroy_cq", ibv_destroy_cq(cq), 0);
 }
 
+/* What users complain about: "only 339 QPs a process", "inline sizes that surprise": exact EINVAL beyond the limits, the grant is told. */
 static void queue_pairs(void)
 {
 	static const struct { const char *what; int type; struct ibv_qp_cap cap; int error; } refused[] = {
@@ -245,6 +246,7 @@ static void run_operation(const struct pair *p, const struct operation *o, uint6
 	EXPECT(o->remote == &stale || into[o->bytes] == UNTOUCHED, "%s: a byte behind the message was written", o->name);
 }
 
+/* What users complain about: "write-with-immediate returned EINVAL; writes over one MTU failed". */
 static void all_operations(void)
 {
 	struct pair p = pair_create(&OPTIONS);
@@ -257,6 +259,7 @@ static void all_operations(void)
 	pair_destroy(p);
 }
 
+/* What users complain about: "memory windows and atomics missing". */
 static void atomics(void)
 {
 	static const struct { const char *what; enum ibv_wr_opcode opcode; uint64_t operand, swap, found, after; } steps[] = {

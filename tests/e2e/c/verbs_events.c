@@ -76,6 +76,7 @@ static void post_error(const struct pair *p, const struct error_case *c)
 		.remote = target.base + UNUSED_BYTE, .rkey = target.key }), 0);
 }
 
+/* What users complain about: "error completions with junk fields mislead the logs". */
 static void run_error(const struct error_case *c)
 {
 	struct pair p = pair_create(&OPTIONS);
@@ -152,6 +153,7 @@ static void post_both(const struct end *e)
 	}
 }
 
+/* What users complain about: "flushed work requests late or missing after an error". */
 static void ends_of_queue_pairs(void)
 {
 	struct pair p = pair_create(&OPTIONS);
@@ -232,6 +234,7 @@ static int post_behind_write(struct ibv_qp *qp, const struct request *r)
 	return ibv_post_send(qp, list, &bad);
 }
 
+/* What users complain about: "tiny RNR timers make a NAK storm", "reposting a receive does not wake the sender". */
 static void receiver_not_ready(void)
 {
 	struct qp_options twice = OPTIONS;
@@ -297,6 +300,7 @@ static void message_received(const struct pair *p)
 	expect_completion("a receive", &p->b, (struct ibv_wc){ .wr_id = 1, .opcode = IBV_WC_RECV, .byte_len = 8, .src_qp = p->a.qpn });
 }
 
+/* What users complain about: "an event comes but the CQ is empty". A trap: libibverbs closes a channel without telling. */
 static void completion_channels(void)
 {
 	struct ibv_comp_channel *channel = ibv_create_comp_channel(context);

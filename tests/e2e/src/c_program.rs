@@ -22,8 +22,28 @@ pub fn compile(name: &str) -> Result<PathBuf> {
 /// # Errors
 /// As [`compile`].
 pub fn compile_with(name: &str, libraries: &[&str]) -> Result<PathBuf> {
-    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("c");
-    let source = sources.join(format!("{name}.c"));
+    compile_as(name, name, libraries)
+}
+
+/// The shared library `c/SOURCE.c` with the version script `c/NAME.map`, under the name NAME.
+///
+/// # Errors
+/// As [`compile`].
+pub fn compile_library(name: &str, source: &str, options: &[&str]) -> Result<PathBuf> {
+    let script = sources().join(format!("{name}.map"));
+    let script = format!("-Wl,--version-script={}", script.display());
+    let mut arguments = vec!["-shared", "-fPIC", &script];
+    arguments.extend(options);
+    compile_as(name, source, &arguments)
+}
+
+fn sources() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("c")
+}
+
+fn compile_as(name: &str, source: &str, options: &[&str]) -> Result<PathBuf> {
+    let sources = sources();
+    let source = sources.join(format!("{source}.c"));
     let folder = artefacts::target_folder()?.join("e2e-c");
     fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let program = folder.join(name);
@@ -50,21 +70,24 @@ pub fn compile_with(name: &str, libraries: &[&str]) -> Result<PathBuf> {
         &fresh_name,
         &source_name,
     ];
-    arguments.extend(libraries);
+    arguments.extend(options);
     tool::run("cc", &arguments).with_context(|| {
-        format!("{name}.c does not compile; its headers are in: apt-get install libibverbs-dev libc6-dev")
+        format!("{source_name} does not compile; its headers are in: apt-get install libibverbs-dev libc6-dev")
     })?;
     fs::rename(&fresh, &program).with_context(|| format!("cannot make {}", program.display()))?;
     Ok(program)
 }
 
-/// The headers that the programs share; whichever changes, all are compiled again.
+/// The headers that the programs share, and the version scripts; whichever changes, all are compiled again.
 fn headers(folder: &Path) -> Result<Vec<PathBuf>> {
     let entries =
         fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?;
     let paths = entries.flatten().map(|entry| entry.path());
     Ok(paths
-        .filter(|path| path.extension().is_some_and(|extension| extension == "h"))
+        .filter(|path| {
+            path.extension()
+                .is_some_and(|extension| extension == "h" || extension == "map")
+        })
         .collect())
 }
 

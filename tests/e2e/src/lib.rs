@@ -10,8 +10,10 @@
 
 pub mod artefacts;
 pub mod c_program;
+pub mod debian;
 pub mod fabric;
 pub mod interrupt;
+pub mod libibverbs;
 pub mod nccl;
 pub mod needs;
 pub mod packages;

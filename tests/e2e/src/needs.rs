@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use crate::artefacts::Artefacts;
+use crate::debian::{Suite, Unpacked};
 use crate::tool;
 
 /// Something without which a case cannot run.
@@ -21,6 +22,8 @@ pub enum Need {
     VerbsHeaders,
     /// IPv6 in the kernel.
     Ipv6,
+    /// The libibverbs of a release of Debian; looking for it downloads it.
+    Debian(Suite),
 }
 
 impl Need {
@@ -47,6 +50,7 @@ impl Need {
                     "apt-get install libibverbs-dev",
                 )
             }),
+            Self::Debian(suite) => Unpacked::of(suite).err().map(|error| format!("{error:#}")),
             Self::Ipv6 => absent("/proc/sys/net/ipv6", "boot a kernel with IPv6"),
         }
     }

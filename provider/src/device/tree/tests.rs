@@ -102,6 +102,7 @@ fn has_what_libibverbs_and_nccl_read() {
     }
 }
 
+/// What users complain about: "one odd device hides the others".
 #[test]
 fn real_devices_stay_visible_beside_ours() {
     let root = Scratch::new("host");

@@ -91,6 +91,8 @@ pub fn byte_check(
     Ok(outcome)
 }
 
+/// What users complain about: "a long transfer with lost packets ends in a lock-up", "an event comes but the CQ is empty", "a
+/// zero-length write-with-immediate completes before earlier writes are visible".
 fn check_bytes(bench: &Bench, seconds: u64, loss_ppm: u64, events: bool) -> Result<()> {
     let fabric = bench.planes(4)?;
     if loss_ppm > 0 {
@@ -117,6 +119,7 @@ fn check_bytes(bench: &Bench, seconds: u64, loss_ppm: u64, events: bool) -> Resu
     Ok(())
 }
 
+/// What users complain about: "an error is not surfaced, the job hangs", "a peer that exits leaves the survivors 30 s in error 12".
 fn lose_peer(bench: &Bench, mode: &str) -> Result<()> {
     let fabric = bench.direct()?;
     let port = next_port();
@@ -139,6 +142,7 @@ fn lose_peer(bench: &Bench, mode: &str) -> Result<()> {
     Ok(())
 }
 
+/// What users complain about: "loopback and same-host fail or hang"; the programs quote the others that they answer.
 fn in_one_process(bench: &Bench, program: &str) -> Result<()> {
     let fabric = bench.direct()?;
     let program = Program::new(c_program::compile(program)?);
@@ -151,7 +155,8 @@ fn in_one_process(bench: &Bench, program: &str) -> Result<()> {
     Ok(())
 }
 
-fn says_ok(outcome: &Outcome) -> Result<()> {
+/// The last word of a C program on standard output must be OK.
+pub fn says_ok(outcome: &Outcome) -> Result<()> {
     ensure!(
         outcome.stdout.trim_end().ends_with("OK"),
         "no OK:\n{}",

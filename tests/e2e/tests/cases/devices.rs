@@ -2,8 +2,9 @@
 
 use anyhow::{Result, ensure};
 use metaroce_e2e::needs::Need;
-use metaroce_e2e::{Host, Outcome, Program};
+use metaroce_e2e::{Host, Outcome, Program, c_program};
 
+use super::contract::says_ok;
 use super::{Bench, Case, ON_DEVICE};
 
 /// The cases of this file.
@@ -25,6 +26,13 @@ pub fn cases() -> Vec<Case> {
             ON_DEVICE,
             nobody,
         ))
+        .needing(Need::Program("setpriv")),
+        Case::new(
+            "devices::nobody may lock no memory and needs none",
+            ON_DEVICE,
+            nothing_lockable,
+        )
+        .needing(Need::VerbsHeaders)
         .needing(Need::Program("setpriv")),
         utilities(Case::new(
             "devices::a direct GID for both address families",
@@ -98,6 +106,31 @@ fn devices(bench: &Bench) -> Result<()> {
     Ok(())
 }
 
+/// What users complain about: "reg_mr fails on RLIMIT_MEMLOCK", "no root to load the module". A user without rights, who may
+/// not lock a byte, goes through the whole contract.
+fn nothing_lockable(bench: &Bench) -> Result<()> {
+    let fabric = bench.direct()?;
+    let folder = std::env::temp_dir().join(format!("metaroce-e2e-memlock-{}", std::process::id()));
+    let result = bench.artefacts()?.readable_copy(&folder).and_then(|copy| {
+        let contract = folder.join("verbs_contract");
+        std::fs::copy(c_program::compile("verbs_contract")?, &contract)?;
+        let program = Program::new("sh")
+            .args(["-c", "ulimit -l 0 && exec \"$0\""])
+            .args([contract])
+            .on(&fabric, Host::A)
+            .under_metaroce(&copy)
+            .as_nobody();
+        program
+            .env("HOME", "/nonexistent")
+            .limit(bench.time_left())
+            .run()?
+            .success()
+    });
+    let _ = std::fs::remove_dir_all(&folder);
+    says_ok(&result?)
+}
+
+/// What users complain about: "no root to load the module", "needs device nodes and privileges".
 fn nobody(bench: &Bench) -> Result<()> {
     let fabric = bench.direct()?;
     let folder = std::env::temp_dir().join(format!("metaroce-e2e-nobody-{}", std::process::id()));

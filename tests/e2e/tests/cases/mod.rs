@@ -3,6 +3,7 @@
 //! A new case: write `fn cases() -> Vec<Case>` in a file of its own and name the file in [`all`]. A case
 //! makes its own fabric, so it can neither see nor disturb another one.
 
+mod abi;
 mod contract;
 mod devices;
 mod dissect;
@@ -32,6 +33,7 @@ pub fn all() -> Vec<Case> {
         fabric::cases(),
         devices::cases(),
         plugin::cases(),
+        abi::cases(),
         pingpong::cases(),
         perftest::cases(),
         multipath::cases(),

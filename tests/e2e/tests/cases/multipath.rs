@@ -64,6 +64,7 @@ fn spread(bench: &Bench, fabric: &Fabric) -> Result<Vec<u64>> {
         .collect())
 }
 
+/// What users complain about: "more QPs needed to get bandwidth".
 fn all_planes(bench: &Bench) -> Result<()> {
     let fabric = bench.planes(PLANES)?;
     let packets = spread(bench, &fabric)?;

@@ -64,6 +64,7 @@ fn one_process(bench: &Bench) -> Result<()> {
     Ok(())
 }
 
+/// What users complain about: "loopback and same-host fail or hang".
 fn two_processes(bench: &Bench) -> Result<()> {
     let fabric = bench.direct()?;
     let port = next_port();

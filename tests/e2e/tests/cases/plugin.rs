@@ -1,15 +1,29 @@
 //! How programs come to see the device: the plugin in several copies of libibverbs, the shim's side effects (none), and
 //! what the launcher says when something is wrong.
+//!
+//! The traps of being loaded by libibverbs, each with the test that falls into it if the plugin does:
+//! * a match table that is NULL crashes libibverbs as soon as the kernel tells it of a device by netlink (which the shim
+//!   keeps from it, so this needs a kernel with RDMA): `the_match_table_is_there_and_empty` in the plugin;
+//! * state is per copy of libibverbs, and so is the table by which they are told apart: "several copies", and
+//!   "abi::a copy that is loaded late, beside others at work";
+//! * dlclose unloads a copy that nobody holds, and the one that comes next finds no driver: "several copies", and
+//!   "abi::dlclose and dlopen again and again";
+//! * two plugin files hook the same slots: "a second plugin file in the same process";
+//! * libibverbs closes a channel's descriptor without telling: `completion_channels` of `verbs_events.c`, and
+//!   `a_channel_is_known_by_number_and_file` in the plugin;
+//! * sends that wait for a receiver need progress without polling: "a send waits for its receive and nobody polls";
+//! * a forked child must forget its parent's queue pairs: "a child is forked while a queue pair is at work".
 
 use std::fs;
 use std::net::UdpSocket;
 use std::os::unix::fs::symlink;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use metaroce_e2e::needs::Need;
 use metaroce_e2e::{Host, Outcome, Program, c_program};
 
+use super::contract::says_ok;
 use super::{Bench, Case, ON_DEVICE};
 
 /// The cases of this file.
@@ -29,6 +43,20 @@ pub fn cases() -> Vec<Case> {
             second_plugin,
         ),
         copies("plugin::threads enumerate two copies at once", threads),
+        copies(
+            "plugin::a child is forked while a queue pair is at work",
+            |bench| one_copy(bench, "fork"),
+        ),
+        copies(
+            "plugin::a send waits for its receive and nobody polls",
+            |bench| one_copy(bench, "unready"),
+        ),
+        Case::new(
+            "plugin::a device of the kernel beside ours",
+            ON_DEVICE,
+            beside_a_kernel_device,
+        )
+        .needing(Need::Program("ibv_devinfo")),
         Case::new(
             "plugin::the shim changes nothing else",
             &[Need::Product],
@@ -46,13 +74,19 @@ pub fn cases() -> Vec<Case> {
 }
 
 /// A folder that goes away with the case.
-struct Scratch(PathBuf);
+pub struct Scratch(PathBuf);
 
 impl Scratch {
-    fn new(name: &str) -> Result<Self> {
+    /// A new, empty one.
+    pub fn new(name: &str) -> Result<Self> {
         let path = std::env::temp_dir().join(format!("metaroce-e2e-{}-{name}", std::process::id()));
         fs::create_dir_all(&path).with_context(|| format!("cannot make {}", path.display()))?;
         Ok(Self(path))
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.0
     }
 }
 
@@ -136,6 +170,60 @@ fn threads(bench: &Bench) -> Result<()> {
         .on_device(&fabric, Host::A, program)?
         .run()?
         .success()?;
+    Ok(())
+}
+
+/// A mode of `plugin_late` that needs only the distribution's libibverbs.
+fn one_copy(bench: &Bench, mode: &str) -> Result<()> {
+    let program = Program::new(c_program::compile("plugin_late")?)
+        .args([mode])
+        .args([system_libibverbs()?]);
+    let fabric = bench.direct()?;
+    let outcome = bench
+        .on_device(&fabric, Host::A, program)?
+        .run()?
+        .success()?;
+    says_ok(&outcome)?;
+    println!("{}", outcome.stdout.trim_end());
+    Ok(())
+}
+
+/// What users complain about: "one odd device hides the others". libibverbs asks every provider about every device that it
+/// finds. Here it finds, beside ours, one as the kernel's driver of a real adapter shows it, for which there is no provider.
+fn beside_a_kernel_device(bench: &Bench) -> Result<()> {
+    let scratch = Scratch::new("kernel-device")?;
+    let script = r#"
+        set -e
+        cp -a "$METAROCE_TREE" "$1/tree" && cd "$1/tree"
+        mkdir -p sys/class/infiniband_verbs/uverbs77/device sys/class/infiniband/mlx5_77 dev/infiniband
+        echo 1 > sys/class/infiniband_verbs/uverbs77/abi_version
+        echo mlx5_77 > sys/class/infiniband_verbs/uverbs77/ibdev
+        echo 1:3 > sys/class/infiniband_verbs/uverbs77/dev
+        echo pci:v000015B3d00001017sv000015B3sd00000020bc02sc00i00 \
+            > sys/class/infiniband_verbs/uverbs77/device/modalias
+        echo "1: CA" > sys/class/infiniband/mlx5_77/node_type
+        ln -s /dev/null dev/infiniband/uverbs77
+        METAROCE_TREE=$PWD IBV_SHOW_WARNINGS=1 exec ibv_devinfo"#;
+    let program = Program::new("sh").args(["-c", script, "sh"]);
+    let program = program.args([scratch.path()]);
+    let fabric = bench.direct()?;
+    let outcome = bench
+        .on_device(&fabric, Host::A, program)?
+        .run()?
+        .success()?;
+    ensure!(
+        outcome.stdout.contains("metaroce0") && outcome.stdout.contains("PORT_ACTIVE"),
+        "{}",
+        outcome.describe()
+    );
+    // Else it did not look, and this proves nothing.
+    ensure!(
+        outcome
+            .stderr
+            .contains("no userspace device-specific driver found for mlx5_77"),
+        "libibverbs did not see the other device:\n{}",
+        outcome.describe()
+    );
     Ok(())
 }
 

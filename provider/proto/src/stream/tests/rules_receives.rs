@@ -156,6 +156,7 @@ fn a_write_with_immediate_takes_its_receive_when_it_is_executed() {
     );
 }
 
+/// What users complain about: "zero-length write-with-immediate completes before earlier writes are visible".
 #[test]
 fn an_empty_write_with_immediate_waits_for_earlier_writes() {
     let mut bench = bench();
