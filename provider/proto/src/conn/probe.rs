@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 
 use smallvec::SmallVec;
 
+use crate::conn::streams::List;
 use crate::conn::{Connection, Context};
 use crate::endpoint::qp::Phase;
 use crate::path::{Bare, PathAction};
@@ -76,7 +77,7 @@ impl Connection {
 
     /// A probe leaves on path `at`, or several if several streams wait for their block.
     fn probe(&mut self, cx: &mut Context<'_>, at: usize) {
-        let waiting = self.streams.iter().filter(|id| {
+        let waiting = self.streams.of(List::Active).iter().filter(|id| {
             let life = cx.qps.get(**id).and_then(|qp| qp.life.as_deref());
             life.is_some_and(|life| life.phase == Phase::Open && life.requester.wants_probe())
         });
@@ -210,7 +211,7 @@ impl Connection {
             return;
         }
         let (mut owed, mut asks) = (false, false);
-        for id in &self.streams {
+        for id in self.streams.of(List::Active) {
             let Some(life) = cx
                 .qps
                 .life_mut(*id)
@@ -238,10 +239,11 @@ impl Connection {
 
     /// A stream of ours whose packets are all acknowledged but not executed: QPN and life at the peer.
     pub(super) fn stream_to_ask(&mut self, cx: &mut Context<'_>) -> Option<(Qpn, Token)> {
-        let count = self.streams.len();
+        let waiting = self.streams.of(List::Active);
+        let count = waiting.len();
         for step in 0..count {
             let at = (self.ask_turn + step) % count;
-            let Some(life) = cx.qps.life_mut(self.streams[at]) else {
+            let Some(life) = cx.qps.life_mut(waiting[at]) else {
                 continue;
             };
             if life.phase == Phase::Open && life.requester.wants_probe() {

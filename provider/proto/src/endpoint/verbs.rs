@@ -2,7 +2,7 @@
 
 use rand::Rng;
 
-use crate::conn::{Connection, Context, fail_if_gone, fail_life};
+use crate::conn::{Connection, Context, Places, fail_if_gone, fail_life};
 use crate::endpoint::qp::{Life, Phase, Retry};
 use crate::endpoint::table::Key;
 use crate::endpoint::{ConnectError, CreateQpError, Endpoint};
@@ -68,6 +68,8 @@ impl Endpoint {
         found.life = Some(Box::new(Life {
             number,
             phase: Phase::Opening,
+            places: Places::default(),
+            rnr_ends_at: None,
             connection: None,
             key,
             params: *params,
@@ -124,7 +126,7 @@ impl Endpoint {
         if let Some(index) = life.connection {
             self.on_connection(now, index, |connection, cx| {
                 connection.tell_end(cx, qp, ShutReason::Error, host);
-                connection.stop_opening(qp);
+                connection.stop_opening(cx.qps, qp);
             });
         }
         if let Some(life) = self.qps.life_mut(qp) {
