@@ -34,7 +34,7 @@ const COLD_EVERY: u32 = 16;
 const RECENT_NS: u64 = 1_000_000;
 /// The same while something is outstanding. After so long a silence the core's timers are all that can happen: a queue
 /// pair whose peer never comes, or a request to a peer that is gone, is no reason to look again and again.
-const RECENT_OUTSTANDING_NS: u64 = 20_000_000;
+const RECENT_OUTSTANDING_NS: u64 = 2_000_000;
 /// IPv6 and UDP headers: what an ICMP "too big" counts and the core does not.
 const LOWER_HEADERS: u32 = 48;
 

@@ -151,7 +151,8 @@ fn in_one_process(bench: &Bench, program: &str) -> Result<()> {
     Ok(())
 }
 
-fn says_ok(outcome: &Outcome) -> Result<()> {
+/// The last line of its output is OK.
+pub fn says_ok(outcome: &Outcome) -> Result<()> {
     ensure!(
         outcome.stdout.trim_end().ends_with("OK"),
         "no OK:\n{}",
