@@ -208,3 +208,124 @@ impl EndedLives {
         self.entries.iter().map(|ended| ended.block)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::endpoint::qp::RETRY_MAX_NS;
+    use crate::wire::{NakCode, ShutReason};
+
+    const SECOND_NS: u64 = 1_000_000_000;
+
+    fn shut(number: u32) -> Shut {
+        Shut {
+            from_qpn: Qpn::truncate(number),
+            reason: ShutReason::Destroyed,
+            from_token: Token::truncate(number ^ 0x5a5a5a),
+            ..Shut::default()
+        }
+    }
+
+    fn add(lives: &mut EndedLives, now: Time, number: u32, code: NakCode) {
+        let block = StreamBlock {
+            code,
+            ..StreamBlock::default()
+        };
+        lives.add(now, shut(number), block, u8::from(code.is_fatal()) * 3);
+    }
+
+    fn is_known(lives: &EndedLives, number: u32) -> bool {
+        let shut = shut(number);
+        lives.find(shut.from_qpn, shut.from_token).is_some()
+    }
+
+    /// Calls [`EndedLives::repeat`] whenever it wants, up to `end`. Returns the SHUTs, and how often it was called.
+    fn run(lives: &mut EndedLives, mut now: Time, end: Time) -> (Vec<Shut>, usize) {
+        let (mut shuts, mut calls) = (Vec::new(), 0);
+        while let Some(next) = lives.repeat(now, |shut| shuts.push(shut)) {
+            calls += 1;
+            assert!(next > now, "a timer that is never served");
+            if next > end {
+                break;
+            }
+            now = next;
+        }
+        (shuts, calls)
+    }
+
+    #[test]
+    fn an_answer_ends_the_repetitions_and_the_memory_a_second_later() {
+        let mut lives = EndedLives::default();
+        for number in 10..1_010 {
+            let now = Time::from_ns(u64::from(number) * 1_000);
+            add(&mut lives, now, number, NakCode::None);
+        }
+        let now = Time::from_ns(2_000_000);
+        assert_eq!(lives.unanswered(), 1_000);
+        for number in 10..1_010 {
+            let shut = shut(number);
+            assert!(lives.answered(now, shut.from_qpn, shut.from_token));
+            assert!(is_known(&lives, number));
+        }
+        assert!(!lives.answered(now, Qpn::truncate(5), Token::truncate(5)));
+        assert!(!lives.is_any_unanswered());
+        let (shuts, calls) = run(&mut lives, now, now + 3 * SECOND_NS);
+        assert!(shuts.is_empty() && lives.is_empty());
+        assert!(calls < 20, "{calls} calls to forget what ended together");
+    }
+
+    #[test]
+    fn what_is_never_answered_is_given_up() {
+        let mut lives = EndedLives::default();
+        let now = Time::from_ns(SECOND_NS);
+        add(&mut lives, now, 10, NakCode::None);
+        add(&mut lives, now + 1, 11, NakCode::None);
+        let eleven = shut(11);
+        let (shuts, _) = run(&mut lives, now, now + SECOND_NS);
+        assert!(shuts.len() > 100, "{} repetitions", shuts.len());
+        // The one that is answered waits behind the one that is not, and is known all the while.
+        assert!(lives.answered(now + SECOND_NS, eleven.from_qpn, eleven.from_token));
+        let (shuts, _) = run(&mut lives, now + SECOND_NS, now + 9 * SECOND_NS);
+        let most = 8 * SECOND_NS / RETRY_MAX_NS + 8;
+        assert!(shuts.iter().all(|shut| shut.from_qpn.get() == 10));
+        assert!(shuts.len() as u64 <= most, "{} repetitions", shuts.len());
+        run(&mut lives, now + 9 * SECOND_NS, now + 30 * SECOND_NS);
+        assert!(lives.is_empty() && !lives.is_any_unanswered());
+    }
+
+    #[test]
+    fn the_oldest_are_forgotten_when_there_are_too_many() {
+        let mut lives = EndedLives::default();
+        let now = Time::from_ns(SECOND_NS);
+        for number in 0..ENDED_MAX as u32 + 5 {
+            add(&mut lives, now, number + 100, NakCode::None);
+        }
+        assert_eq!(lives.unanswered(), ENDED_MAX);
+        assert!(!is_known(&lives, 104) && is_known(&lives, 105));
+        let last = ENDED_MAX as u32 + 104;
+        assert!(is_known(&lives, last));
+    }
+
+    #[test]
+    fn a_fatal_block_goes_into_some_acknowledgements_and_into_more_when_asked_for() {
+        let mut lives = EndedLives::default();
+        let now = Time::from_ns(SECOND_NS);
+        add(&mut lives, now, 10, NakCode::None);
+        add(&mut lives, now, 11, NakCode::RemoteAccess);
+        let told = |lives: &mut EndedLives, room: usize| {
+            let mut count = 0;
+            lives.push_blocks(|block| {
+                assert!(block.code.is_fatal());
+                count += usize::from(count < room);
+                room > 0
+            });
+            count
+        };
+        assert_eq!(told(&mut lives, 0), 0);
+        assert_eq!((0..5).map(|_| told(&mut lives, 1)).sum::<usize>(), 3);
+        let (ten, eleven) = (shut(10), shut(11));
+        assert!(!lives.tell_again(ten.from_qpn, ten.from_token));
+        assert!(lives.tell_again(eleven.from_qpn, eleven.from_token));
+        assert_eq!((0..5).map(|_| told(&mut lives, 1)).sum::<usize>(), 1);
+    }
+}

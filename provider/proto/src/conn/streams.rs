@@ -106,3 +106,90 @@ impl Streams {
         all
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::endpoint::qp::Life;
+    use crate::endpoint::table::Key;
+    use crate::types::{Access, ConnectParams, PdId, QpConfig, RqId, Time};
+    use crate::wire::{Gid, Qpn, Token};
+    use rand::rngs::SmallRng;
+    use rand::{Rng, SeedableRng};
+
+    const LISTS_ALL: [List; LISTS] = [List::All, List::Opening, List::Active];
+
+    /// A queue pair with a life that has no work.
+    fn with_life(qps: &mut QpTable) -> QpId {
+        let config = QpConfig {
+            pd: PdId(1),
+            receive_queue: RqId(1),
+            shared_receive_queue: false,
+        };
+        let gid = Gid([0; 16]);
+        let params = ConnectParams {
+            source_gid: gid,
+            dest_gid: gid,
+            dest_qpn: Qpn::truncate(77),
+            rq_psn: 0,
+            max_dest_rd_atomic: 1,
+            min_rnr_timer: 0,
+            access: Access(0),
+        };
+        let key = Key {
+            source: gid,
+            dest: gid,
+            peer_port: 1,
+        };
+        let id = qps.insert(config).unwrap().id;
+        let qp = qps.get_mut(id).unwrap();
+        let life = Life::new(qp, key, &params, Token::truncate(5), Time::ZERO);
+        qp.life = Some(Box::new(life));
+        id
+    }
+
+    #[test]
+    fn everybody_knows_his_place() {
+        let mut qps = QpTable::new(3, 0);
+        let ids: Vec<QpId> = (0..50).map(|_| with_life(&mut qps)).collect();
+        let mut streams = Streams::default();
+        let mut rng = SmallRng::seed_from_u64(1);
+        let mut model = [[false; 50]; LISTS];
+        for _ in 0..20_000 {
+            let (at, list) = (rng.random_range(0..50), rng.random_range(0..LISTS));
+            match rng.random_range(0..5) {
+                0 | 1 => {
+                    streams.enter(&mut qps, ids[at], LISTS_ALL[list]);
+                    model[list][at] = true;
+                }
+                2 | 3 => {
+                    streams.leave(&mut qps, ids[at], LISTS_ALL[list]);
+                    model[list][at] = false;
+                }
+                _ => {
+                    streams.leave_all(&mut qps, ids[at]);
+                    model.iter_mut().for_each(|members| members[at] = false);
+                }
+            }
+            for list in LISTS_ALL {
+                let members = streams.of(list);
+                let wanted = model[list as usize]
+                    .iter()
+                    .filter(|member| **member)
+                    .count();
+                assert_eq!(members.len(), wanted);
+                for (place, id) in members.iter().enumerate() {
+                    let life = qps.life_mut(*id).unwrap();
+                    assert_eq!(life.places[list as usize], Some(place as u32));
+                }
+            }
+        }
+        // None has work: whoever looks sends all away.
+        for id in &ids {
+            streams.enter(&mut qps, *id, List::Active);
+        }
+        assert!(!streams.leave_idle(&mut qps));
+        assert!(streams.is_empty(List::Active));
+        assert!(qps.life_mut(ids[0]).unwrap().places[List::Active as usize].is_none());
+    }
+}

@@ -6,7 +6,7 @@
 
 use crate::conn::Places;
 use crate::endpoint::table::{ConnectionIndex, Key};
-use crate::stream::{Requester, Responder};
+use crate::stream::{Requester, RequesterConfig, Responder, ResponderConfig};
 use crate::types::{ConnectParams, QpConfig, QpId, SendParams, Time};
 use crate::wire::{Qpn, Token};
 
@@ -136,6 +136,46 @@ pub(crate) struct Life {
 }
 
 impl Life {
+    /// The life number `qp.lives` of a queue pair, which wants the connection `key`.
+    pub(crate) fn new(qp: &Qp, key: Key, params: &ConnectParams, token: Token, now: Time) -> Self {
+        let (config, number) = (&qp.config, qp.lives);
+        Self {
+            number,
+            phase: Phase::Opening,
+            places: Places::default(),
+            rnr_ends_at: None,
+            connection: None,
+            key,
+            params: *params,
+            send: None,
+            token,
+            peer_token: Token::ZERO,
+            retry: Retry::new(now),
+            open_due: false,
+            ready: false,
+            news: false,
+            established: false,
+            answers_first: true,
+            requester: Requester::new(&RequesterConfig {
+                qp: qp.id,
+                life: number,
+                pd: config.pd,
+                peer_qpn: params.dest_qpn,
+            }),
+            responder: Responder::new(&ResponderConfig {
+                qp: qp.id,
+                life: number,
+                pd: config.pd,
+                receive_queue: config.receive_queue,
+                shared_receive_queue: config.shared_receive_queue,
+                access: params.access,
+                max_dest_rd_atomic: params.max_dest_rd_atomic,
+                min_rnr_timer: params.min_rnr_timer,
+                peer_qpn: params.dest_qpn,
+            }),
+        }
+    }
+
     /// How long the peer may be silent; `None` = for ever.
     pub(crate) fn patience_ns(&self) -> Option<u64> {
         let send = self.send.as_ref()?;
