@@ -153,6 +153,8 @@ pub struct Endpoint {
     batch: Vec<ConnectionIndex>,
     /// Connections whose deadline may have changed since it was last armed.
     touched: Vec<ConnectionIndex>,
+    /// At least the connections that are busy.
+    busy: Vec<ConnectionIndex>,
     timers: Timers,
     outbox: VecDeque<Stray>,
     resets: ResetBudget,
@@ -197,6 +199,7 @@ impl Endpoint {
             ready: VecDeque::new(),
             batch: Vec::new(),
             touched: Vec::new(),
+            busy: Vec::new(),
             timers: Timers::default(),
             outbox: VecDeque::new(),
             resets: ResetBudget::new(now),
@@ -385,12 +388,23 @@ impl Endpoint {
     }
 
     /// Anything unfinished at all: work requests, unacknowledged packets, set-up.
-    pub fn outstanding(&self) -> bool {
-        !self.outbox.is_empty()
-            || self
-                .connections
-                .iter()
-                .any(|connection| connection.is_busy(&self.qps))
+    ///
+    /// Asked often: connections and streams that turn out to be idle are not looked at again until something happens to
+    /// them.
+    pub fn outstanding(&mut self) -> bool {
+        if !self.outbox.is_empty() {
+            return true;
+        }
+        while let Some(index) = self.busy.last().copied() {
+            if let Some(connection) = self.connections.get_mut(index) {
+                if connection.is_busy(&mut self.qps) {
+                    return true;
+                }
+                connection.in_busy = false;
+            }
+            self.busy.pop();
+        }
+        false
     }
 
     /// The connections, for statistics.
@@ -444,6 +458,10 @@ impl Endpoint {
             connection.in_touched = true;
             self.touched.push(index);
         }
+        if !connection.in_busy {
+            connection.in_busy = true;
+            self.busy.push(index);
+        }
     }
 
     fn arm_touched(&mut self) {
@@ -472,6 +490,8 @@ impl Endpoint {
             return Vec::new();
         };
         self.timers.disarm(index);
+        // The next connection at this place enters by itself.
+        self.busy.retain(|busy| *busy != index);
         connection.end_activity(&mut self.shared);
         let mut cx = Context {
             now,

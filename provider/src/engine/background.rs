@@ -25,8 +25,8 @@ const WATCH_IDLE: Duration = Duration::from_millis(1);
 /// Looks in a row that may find the application posting and not polling, before this thread serves: posting a long list
 /// takes its time, but somebody must receive.
 const MISSED_POLLS: u32 = 4;
-/// While something is outstanding the thread looks at the core's timers this often at least: a post that brings the next
-/// timeout forward then need not wake it.
+/// While something is outstanding, and the peers are not silent, the thread looks at the core's timers this often at
+/// least: a post that brings the next timeout forward then need not wake it.
 pub(super) const SERVE_AT_MOST_NS: u64 = 1_000_000;
 /// A turn that received so much is part of a stream …
 const STREAM_BYTES: usize = 32 << 10;
@@ -71,7 +71,7 @@ impl Background<'_> {
         let polls = inner.presence.polls();
         let now = inner.clock.now();
         // Whoever holds the lock is at work on it.
-        let busy = inner.gate.try_enter().is_none_or(|core| {
+        let busy = inner.gate.try_enter().is_none_or(|mut core| {
             let busy = core.busy(now);
             inner.leave(core);
             busy
@@ -141,7 +141,7 @@ impl Background<'_> {
         let turn = core.turn(inner, Caller::Thorough);
         core.counters.background_turns += 1;
         let now = inner.clock.now();
-        let wake_at = wake_time(&core, now);
+        let wake_at = wake_time(&mut core, now);
         inner
             .sleep_until_ns
             .store(wake_at.map_or(u64::MAX, Time::as_ns), Ordering::SeqCst);
@@ -174,8 +174,8 @@ impl Background<'_> {
 }
 
 /// When the thread must wake without being woken; `None` for never.
-fn wake_time(core: &Core, now: Time) -> Option<Time> {
-    let look_again = core.outstanding().then(|| now + SERVE_AT_MOST_NS);
+fn wake_time(core: &mut Core, now: Time) -> Option<Time> {
+    let look_again = core.expects(now).then(|| now + SERVE_AT_MOST_NS);
     match (core.next_timeout(), look_again) {
         (Some(timeout), Some(look)) => Some(timeout.min(look)),
         (timeout, look) => timeout.or(look),

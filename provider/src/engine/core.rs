@@ -32,6 +32,9 @@ const HOT_NS: u64 = 10_000_000;
 const COLD_EVERY: u32 = 16;
 /// Something came in so short a time ago: more is likely (see `background.rs`).
 const RECENT_NS: u64 = 1_000_000;
+/// The same while something is outstanding. After so long a silence the core's timers are all that can happen: a queue
+/// pair whose peer never comes, or a request to a peer that is gone, is no reason to look again and again.
+const RECENT_OUTSTANDING_NS: u64 = 2_000_000;
 /// IPv6 and UDP headers: what an ICMP "too big" counts and the core does not.
 const LOWER_HEADERS: u32 = 48;
 
@@ -228,13 +231,20 @@ impl Core {
     }
 
     /// Whether anything is unfinished.
-    pub(super) fn outstanding(&self) -> bool {
+    pub(super) fn outstanding(&mut self) -> bool {
         self.send_due || self.transmitter.is_blocked() || self.endpoint.outstanding()
     }
 
-    /// Whether the background thread should look again soon: something is unfinished, or came in a moment ago.
-    pub(super) fn busy(&self, now: Time) -> bool {
-        now.since_ns(self.last_received) < RECENT_NS || self.outstanding()
+    /// Whether the background thread should look again soon: something came in a moment ago, or something is unfinished
+    /// and the peers are not silent.
+    pub(super) fn busy(&mut self, now: Time) -> bool {
+        now.since_ns(self.last_received) < RECENT_NS || self.expects(now)
+    }
+
+    /// Something is unfinished and the peers are not silent, or it is for us to send: see [`RECENT_OUTSTANDING_NS`].
+    pub(super) fn expects(&mut self, now: Time) -> bool {
+        let silent = now.since_ns(self.last_received) >= RECENT_OUTSTANDING_NS;
+        self.send_due || self.transmitter.is_blocked() || (!silent && self.endpoint.outstanding())
     }
 
     /// The line for the statistics file.

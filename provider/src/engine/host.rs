@@ -6,6 +6,7 @@ use crate::verbs::{Qp, ReceiveQueue};
 use metaroce_proto::event::Event;
 use metaroce_proto::host::{AccessDenied, AtomicOperation, Host, Visibility};
 use metaroce_proto::types::{Access, PdId, QpId, Receive, RqId};
+use metaroce_proto::wire::Qpn;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -16,14 +17,30 @@ struct SharedQueue {
 }
 
 /// The verbs objects that the core knows by number.
-#[derive(Default)]
 pub(super) struct Objects {
     /// By slot of the id.
     qps: Vec<Option<Arc<Qp>>>,
+    count: usize,
     receive_queues: HashMap<RqId, SharedQueue>,
 }
 
+impl Default for Objects {
+    fn default() -> Self {
+        Self {
+            // As the core's table: numbers rotate through all slots, and what was never used is never touched.
+            qps: Vec::with_capacity(1 << Qpn::LOCAL_BITS),
+            count: 0,
+            receive_queues: HashMap::new(),
+        }
+    }
+}
+
 impl Objects {
+    /// How many queue pairs there are.
+    pub(super) fn count(&self) -> usize {
+        self.count
+    }
+
     /// Enters a new queue pair.
     pub(super) fn insert(&mut self, qp: &Arc<Qp>) {
         let slot = qp.id().slot();
@@ -32,6 +49,7 @@ impl Objects {
         }
         debug_assert!(self.qps[slot].is_none(), "the core gave a slot away twice");
         self.qps[slot] = Some(qp.clone());
+        self.count += 1;
         let queue = qp.receive_queue();
         let entry = self.receive_queues.entry(queue.id());
         entry
@@ -48,6 +66,7 @@ impl Objects {
             return;
         }
         self.qps[qp.id().slot()] = None;
+        self.count -= 1;
         let id = qp.receive_queue().id();
         if let Some(shared) = self.receive_queues.get_mut(&id) {
             shared.users -= 1;

@@ -26,6 +26,7 @@ pub use registry::{after_fork_in_child, close_all};
 
 use self::core::{Caller, Core};
 use crate::device::Device;
+use crate::verbs::limits::MAX_QP;
 use crate::verbs::mr_memory::MrTable;
 use crate::verbs::{Errno, Qp, ReceiveQueue};
 use clock::Clock;
@@ -64,6 +65,7 @@ struct Inner {
     sleep_until_ns: AtomicU64,
     stop: AtomicBool,
     closed: AtomicBool,
+    _budget: setup::SourceBudget,
     generation: u32,
 }
 
@@ -87,7 +89,7 @@ impl Engine {
     /// the engine.
     ///
     /// # Errors
-    /// ENOMEM when all queue pair numbers are in use; EIO in a child process that inherited the engine.
+    /// ENOMEM when the device has as many as it may have; EIO in a child process that inherited the engine.
     pub fn create_qp(
         &self,
         config: QpConfig,
@@ -96,11 +98,19 @@ impl Engine {
     ) -> Result<Arc<Qp>, Errno> {
         debug_assert_eq!(config.receive_queue, receive_queue.id());
         let mut core = self.inner.enter()?;
-        let (id, qpn) = core.endpoint.create_qp(config).map_err(|error| {
-            let CreateQpError::Full = error;
-            log::warn!("{}: {error}", self.inner.device.name);
-            Errno::NO_MEMORY
-        })?;
+        let made = if core.objects.count() < MAX_QP as usize {
+            core.endpoint.create_qp(config)
+        } else {
+            Err(CreateQpError::Full)
+        };
+        let (id, qpn) = match made {
+            Ok(made) => made,
+            Err(error) => {
+                self.inner.leave(core);
+                log::warn!("{}: {error}", self.inner.device.name);
+                return Err(Errno::NO_MEMORY);
+            }
+        };
         let qp = build(id, qpn);
         debug_assert_eq!((qp.id(), qp.qpn()), (id, qpn));
         core.objects.insert(&qp);

@@ -15,11 +15,12 @@ use metaroce_proto::types::{Driving, EndpointConfig, LocalAddress};
 use metaroce_udp::{
     Config, MAX_LOCALS, MAX_TRAIN_BYTES, Poller, PortChoice, Sockets, Waker, can_bind,
 };
+use nix::sys::resource::{Resource, getrlimit};
 use parking_lot::Mutex;
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 /// Payload of a full packet where the MTU allows it: all measurements are with it.
 const MAX_PAYLOAD: u32 = 4096;
@@ -31,8 +32,11 @@ const MIN_MTU: u32 = 576;
 const PAYLOAD_STEP: u32 = 8;
 /// Packets in a train. Kernels before 6.8 take no more; trains of full packets are limited by their bytes anyway.
 const TRAIN_SEGMENTS: u16 = 64;
-/// Source sockets of all addresses together: each costs a file descriptor, of which a process may have only 1,024.
+/// Source sockets of all addresses together: each costs a file descriptor, of which a process may have only 1,024 …
 const SOURCES_TOTAL: usize = 64;
+/// … so all engines together take half of them at most for it, and the first half of what is left of that: with many
+/// devices, or a low limit, the later ones do with fewer.
+const SOURCES_SHARE: u64 = 2;
 /// Source sockets of an address: twice the usual number of paths, for hashes are not even …
 const SOURCES_EACH: usize = 32;
 /// … and at least this many.
@@ -45,13 +49,14 @@ impl Engine {
     pub(super) fn open(device: &Arc<Device>) -> io::Result<Arc<Engine>> {
         let settings = Settings::from_environment()?;
         let locals = usable_addresses(device)?;
+        let budget = SourceBudget::take(locals.len());
         let sockets = Sockets::open(&Config {
             locals: locals.clone(),
             port: PortChoice::Range {
                 base: settings.port_base,
                 count: settings.ports,
             },
-            source_ports: (SOURCES_TOTAL / locals.len()).clamp(SOURCES_LEAST, SOURCES_EACH),
+            source_ports: budget.each,
             receive_buffer_bytes: settings.receive_buffer_bytes,
             segmentation_offload: settings.segmentation_offload,
             ..Config::default()
@@ -80,6 +85,7 @@ impl Engine {
             sleep_until_ns: AtomicU64::new(background::AWAKE),
             stop: AtomicBool::new(false),
             closed: AtomicBool::new(false),
+            _budget: budget,
             generation: registry::generation(),
         });
         let shared = inner.clone();
@@ -91,6 +97,42 @@ impl Engine {
             thread: Mutex::new(Some(thread)),
         }))
     }
+}
+
+/// Source sockets that the engines of this process have.
+static SOURCES_OPEN: AtomicUsize = AtomicUsize::new(0);
+
+/// What one engine has of them, given back when it is dropped.
+#[derive(Debug)]
+pub(super) struct SourceBudget {
+    each: usize,
+    total: usize,
+}
+
+impl SourceBudget {
+    fn take(addresses: usize) -> Self {
+        // No answer is not expected; the kernel's usual limit then.
+        let descriptors = getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _)| soft);
+        let each = sources_each(descriptors, SOURCES_OPEN.load(Ordering::Relaxed), addresses);
+        let total = each * addresses;
+        SOURCES_OPEN.fetch_add(total, Ordering::Relaxed);
+        Self { each, total }
+    }
+}
+
+impl Drop for SourceBudget {
+    fn drop(&mut self) {
+        SOURCES_OPEN.fetch_sub(self.total, Ordering::Relaxed);
+    }
+}
+
+/// Source sockets for each of `addresses`, where the process may have `descriptors` and `open` of them are sources.
+fn sources_each(descriptors: u64, open: usize, addresses: usize) -> usize {
+    let left = usize::try_from(descriptors / SOURCES_SHARE)
+        .unwrap_or(usize::MAX)
+        .saturating_sub(open);
+    let total = (left / 2).min(SOURCES_TOTAL);
+    (total / addresses).clamp(SOURCES_LEAST, SOURCES_EACH)
 }
 
 /// The addresses of the device that can be bound now, in the order of the GID table. An address that is not usable (yet,
@@ -165,4 +207,39 @@ fn payload_bytes(device: &Device) -> io::Result<u16> {
     }
     let payload = (device.mtu_bytes - HEADER_BYTES).min(MAX_PAYLOAD);
     Ok((payload - payload % PAYLOAD_STEP) as u16)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What engines of `addresses` each get one after the other under a limit of descriptors.
+    fn in_turn(descriptors: u64, addresses: usize, engines: usize) -> Vec<usize> {
+        let mut open = 0;
+        (0..engines)
+            .map(|_| {
+                let each = sources_each(descriptors, open, addresses);
+                open += each * addresses;
+                each
+            })
+            .collect()
+    }
+
+    #[test]
+    fn many_engines_fit_into_the_usual_limit_and_few_lack_nothing() {
+        assert_eq!(in_turn(1024, 2, 4), [32; 4]);
+        assert_eq!(in_turn(1 << 20, 1, 16), [32; 16]);
+        let sixteen = in_turn(1024, 2, 16);
+        // Two addresses, so two receive sockets, a waker and an epoll set besides.
+        let descriptors: usize = sixteen.iter().map(|each| 2 * each + 4).sum();
+        assert!(descriptors < 700, "{descriptors}");
+        assert!(sixteen.iter().all(|each| *each >= SOURCES_LEAST));
+    }
+
+    #[test]
+    fn a_low_limit_leaves_the_program_its_half() {
+        assert_eq!(in_turn(256, 2, 3), [32, 16, 8]);
+        assert_eq!(sources_each(0, 0, 2), SOURCES_LEAST);
+        assert_eq!(sources_each(u64::MAX, 0, 1), SOURCES_EACH);
+    }
 }

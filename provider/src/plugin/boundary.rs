@@ -7,6 +7,8 @@ use std::ffi::c_int;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use crate::verbs::Errno;
+
 /// Runs `body`; a panic in it (a bug of ours) becomes `fallback`. The panic's message goes to stderr on its way.
 pub(crate) fn guarded<T>(fallback: T, body: impl FnOnce() -> T) -> T {
     catch_unwind(AssertUnwindSafe(body)).unwrap_or(fallback)
@@ -36,20 +38,9 @@ pub(crate) fn os_error(errno: c_int) -> io::Error {
     io::Error::from_raw_os_error(errno)
 }
 
-/// The errno that says the same as `error`; errors made in Rust carry only a kind.
+/// The errno that says the same as `error`.
 pub(crate) fn errno_of(error: &io::Error) -> c_int {
-    use io::ErrorKind as Kind;
-    error.raw_os_error().unwrap_or_else(|| match error.kind() {
-        Kind::NotFound => libc::ENODEV,
-        Kind::PermissionDenied => libc::EACCES,
-        Kind::InvalidInput | Kind::InvalidData => libc::EINVAL,
-        Kind::OutOfMemory => libc::ENOMEM,
-        Kind::Unsupported => libc::EOPNOTSUPP,
-        Kind::AddrInUse => libc::EADDRINUSE,
-        Kind::AddrNotAvailable => libc::EADDRNOTAVAIL,
-        Kind::WouldBlock => libc::EAGAIN,
-        _ => libc::EIO,
-    })
+    Errno::from(error).0
 }
 
 /// errno of this thread.

@@ -178,7 +178,7 @@ pub(super) unsafe extern "C" fn create_ah(
     pd: *mut ibv_pd,
     attributes: *mut ibv_ah_attr,
 ) -> *mut ibv_ah {
-    static CENSUS: Census = Census::new(limits::MAX_AH);
+    static CENSUS: Census = Census::new(limits::MAX_AH, "address handles");
     pointer(|| {
         // SAFETY: libibverbs passes a domain of ours, with its context, which is open.
         let (domain, context) = unsafe { (&pd_of(pd)?.pd, context_of((*pd).context)?) };

@@ -10,6 +10,8 @@ use super::errno::Errno;
 pub struct Census {
     count: AtomicU32,
     limit: u32,
+    /// What they are, for the log.
+    what: &'static str,
 }
 
 /// A place in a count.
@@ -17,19 +19,25 @@ pub struct Census {
 pub struct Place(&'static Census);
 
 impl Census {
-    /// Nothing counted yet.
-    pub const fn new(limit: u32) -> Self {
+    /// Nothing counted yet of `what`.
+    pub const fn new(limit: u32, what: &'static str) -> Self {
         Self {
             count: AtomicU32::new(0),
             limit,
+            what,
         }
     }
 
-    /// Counts one more; ENOMEM when the limit is reached.
+    /// Counts one more; ENOMEM, and a line in the log, when the limit is reached.
     pub fn enter(&'static self) -> Result<Place, Errno> {
         let place = Place(self);
         // Counted first, so that two threads cannot both take the last place; dropping `place` takes it back.
         if self.count.fetch_add(1, Ordering::Relaxed) >= self.limit {
+            log::warn!(
+                "this process has {} {}, which is the limit: destroy some first",
+                self.limit,
+                self.what
+            );
             Err(Errno::NO_MEMORY)
         } else {
             Ok(place)
@@ -49,7 +57,7 @@ mod tests {
 
     #[test]
     fn the_limit_is_exact_and_places_come_back() {
-        static CENSUS: Census = Census::new(2);
+        static CENSUS: Census = Census::new(2, "things");
         let first = CENSUS.enter().expect("room");
         let _second = CENSUS.enter().expect("room");
         assert_eq!(CENSUS.enter().map(drop), Err(Errno::NO_MEMORY));

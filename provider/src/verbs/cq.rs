@@ -22,7 +22,7 @@ use super::limits::{MAX_CQ, MAX_CQE};
 /// Entries for which memory is taken at once; beyond, the ring grows as completions arrive.
 const FIRST_ENTRIES: usize = 1_024;
 
-static CENSUS: Census = Census::new(MAX_CQ);
+static CENSUS: Census = Census::new(MAX_CQ, "completion queues");
 
 /// Number of a completion in its queue, from 0; and a count of completions. Does not wrap in practice (64 bits).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]

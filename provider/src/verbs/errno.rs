@@ -6,6 +6,8 @@
 use std::fmt;
 use std::io;
 
+use metaroce_udp::Explained;
+
 /// An error number of the C library, positive.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Errno(pub i32);
@@ -51,8 +53,25 @@ impl From<Errno> for io::Error {
 }
 
 impl From<&io::Error> for Errno {
+    /// The system's number, also under an explanation; errors made in Rust carry only a kind.
     fn from(error: &io::Error) -> Self {
-        Self(error.raw_os_error().unwrap_or(libc::EIO))
+        use io::ErrorKind as Kind;
+        let explained = || {
+            let inner = error.get_ref()?.downcast_ref::<Explained>()?;
+            Some(inner.errno)
+        };
+        let number = error.raw_os_error().or_else(explained);
+        Self(number.unwrap_or_else(|| match error.kind() {
+            Kind::NotFound => libc::ENODEV,
+            Kind::PermissionDenied => libc::EACCES,
+            Kind::InvalidInput | Kind::InvalidData => libc::EINVAL,
+            Kind::OutOfMemory => libc::ENOMEM,
+            Kind::Unsupported => libc::EOPNOTSUPP,
+            Kind::AddrInUse => libc::EADDRINUSE,
+            Kind::AddrNotAvailable => libc::EADDRNOTAVAIL,
+            Kind::WouldBlock => libc::EAGAIN,
+            _ => libc::EIO,
+        }))
     }
 }
 
@@ -70,6 +89,18 @@ mod tests {
     fn keeps_the_number_of_the_system_and_falls_back_to_eio() {
         assert_eq!(
             Errno::from(io::Error::from_raw_os_error(libc::EMFILE)),
+            Errno(libc::EMFILE)
+        );
+        assert_eq!(
+            Errno::from(io::Error::from(io::ErrorKind::AddrInUse)),
+            Errno(libc::EADDRINUSE)
+        );
+        let explained = Explained {
+            text: "too many".to_owned(),
+            errno: libc::EMFILE,
+        };
+        assert_eq!(
+            Errno::from(io::Error::other(explained)),
             Errno(libc::EMFILE)
         );
         assert_eq!(

@@ -3,7 +3,7 @@
 //! Each is named with its reason. A request beyond a limit fails with EINVAL where it is an argument (a depth, a size)
 //! and with ENOMEM where it is a count of objects; nothing is cut down silently.
 
-/// Queue pairs of a process: 14 bits of the QPN are local, and numbers rest a while before they are used again.
+/// Queue pairs of a device in a process: 14 bits of the QPN are local, and numbers rest a while before they are used again.
 pub const MAX_QP: u32 = 16_000;
 
 /// Work requests of a send or receive queue.
@@ -36,7 +36,7 @@ pub const COMPLETION_VECTORS: u32 = 1;
 /// Bits of a memory key that are the index; the rest are the tag that makes stale and guessed keys fail.
 pub const MR_INDEX_BITS: u32 = 20;
 
-/// Memory regions of a process; index 0 stays free, so that no key is 0.
+/// Memory regions of a process, all devices together; index 0 stays free, so that no key is 0.
 pub const MAX_MR: u32 = (1 << MR_INDEX_BITS) - 1;
 
 /// Bytes of a memory region: nothing is pinned, so all of the address space.

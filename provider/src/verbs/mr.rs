@@ -6,6 +6,7 @@
 use metaroce_proto::types::{Access, PdId};
 
 use super::errno::Errno;
+use super::limits::MAX_MR;
 use super::mr_memory::{MrTable, Region, probe};
 use super::qp_attributes::KNOWN_ACCESS;
 
@@ -76,7 +77,12 @@ fn check_access(access: Access) -> Result<(), Errno> {
 /// Registers memory; the key is lkey and rkey. EINVAL, EOPNOTSUPP (above), EFAULT for memory that is not mapped, or not
 /// writable though it is to be written; ENOMEM when the table is full.
 pub fn register(memory: &MrTable, pd: PdId, wanted: &Registration) -> Result<u32, Errno> {
-    memory.register(wanted.check(pd)?).ok_or(Errno::NO_MEMORY)
+    memory.register(wanted.check(pd)?).ok_or_else(|| {
+        log::warn!(
+            "this process has {MAX_MR} memory regions, which is the limit: deregister some first"
+        );
+        Errno::NO_MEMORY
+    })
 }
 
 /// What `ibv_rereg_mr` changes; `None` leaves it as it is.

@@ -8,7 +8,7 @@ use super::census::{Census, Place};
 use super::errno::Errno;
 use super::limits::MAX_PD;
 
-static CENSUS: Census = Census::new(MAX_PD);
+static CENSUS: Census = Census::new(MAX_PD, "protection domains");
 
 /// A protection domain.
 #[derive(Debug)]

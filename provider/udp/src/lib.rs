@@ -28,4 +28,4 @@ pub use recv::{BUFFER_BYTES, Ecn, MAX_MESSAGES, Received, RecvBatch};
 pub use send::{
     IoVec, MAX_TRAIN_BYTES, MAX_TRAIN_IOVECS, MAX_TRAIN_SEGMENTS, SendError, SendFailure,
 };
-pub use sockets::{LocalIndex, MAX_LOCALS, ReceiveFill, Sockets, SourceSlot, can_bind};
+pub use sockets::{Explained, LocalIndex, MAX_LOCALS, ReceiveFill, Sockets, SourceSlot, can_bind};

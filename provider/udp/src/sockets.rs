@@ -4,6 +4,7 @@
 use crate::address::local_socket_address;
 use crate::config::{Config, PortChoice};
 use crate::sockopt;
+use std::fmt;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -371,5 +372,26 @@ fn explain(ip: IpAddr, error: &io::Error) -> io::Error {
         }
         _ => "cannot open a UDP socket",
     };
-    io::Error::new(error.kind(), format!("{ip}: {cure} ({error})"))
+    let text = format!("{ip}: {cure} ({error})");
+    match error.raw_os_error() {
+        Some(errno) => io::Error::new(error.kind(), Explained { text, errno }),
+        None => io::Error::new(error.kind(), text),
+    }
 }
+
+/// A system error with an explanation: what an `io::Error` of this crate holds, so that the number is not lost.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Explained {
+    /// What happened, what it means, what helps.
+    pub text: String,
+    /// The system's number.
+    pub errno: i32,
+}
+
+impl fmt::Display for Explained {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl std::error::Error for Explained {}

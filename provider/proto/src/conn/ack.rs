@@ -312,11 +312,7 @@ impl Connection {
         host: &mut dyn Host,
         builder: &mut AckBuilder<'_>,
     ) -> bool {
-        for ended in self.ended.iter_mut().filter(|ended| ended.repeats > 0) {
-            if builder.push_stream(&ended.block) {
-                ended.repeats -= 1;
-            }
-        }
+        self.ended.push_blocks(|block| builder.push_stream(block));
         for _ in 0..self.ack.streams.len() {
             if builder.room_bytes() < STREAM_BLOCK_BYTES {
                 return true;
@@ -437,14 +433,11 @@ impl Connection {
             .requester
             .handle_stream_block(cx.now, block, &mut cx.shared.events);
         cx.shared.counters.rnr_received += life.requester.rnr_count() - rnr_before;
-        let wait = life.requester.poll_timeout(cx.now);
         if let Err(failure) = result {
             self.fail_by_request(cx, id, failure);
             return;
         }
-        if let Some(at) = wait {
-            self.arm_stream_timer(at);
-        }
+        self.watch_rnr(cx, id);
         self.make_ready(cx.qps, id);
     }
 }

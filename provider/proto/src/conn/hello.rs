@@ -3,6 +3,7 @@
 //! known (a restarted peer) is answered with a fresh id and changes nothing until that id comes back.
 
 use crate::conn::route::Routes;
+use crate::conn::streams::List;
 use crate::conn::{
     Candidate, Connection, Context, Item, RX_PATHS_MAX, Shared, State, TX_PATHS_MAX, random_id,
 };
@@ -79,8 +80,11 @@ impl Connection {
         let echoes = identity.echo == self.my_id;
         match (self.state, same) {
             (State::Opening, _) => {
-                if !same {
+                if same {
+                    self.hello_retry.hasten(cx.now);
+                } else {
                     self.learn(cx, hello);
+                    self.hello_retry = Retry::of_present(cx.now);
                 }
                 self.hello_due = true;
                 if echoes {
@@ -115,7 +119,7 @@ impl Connection {
     fn is_unused(&self, cx: &mut Context<'_>) -> bool {
         self.rx_paths.is_empty()
             && self.ended.is_empty()
-            && self.streams.iter().all(|id| {
+            && self.streams.of(List::All).iter().all(|id| {
                 let life = cx.qps.life_mut(*id);
                 life.is_none_or(|life| life.phase == Phase::Opening)
             })
@@ -245,13 +249,8 @@ impl Connection {
         host: &mut dyn crate::host::Host,
     ) -> Vec<StreamBlock> {
         let told = |block: &StreamBlock| block.msn_executed.0 != 0 || block.code.is_fatal();
-        let mut blocks: Vec<StreamBlock> = self
-            .ended
-            .iter()
-            .map(|ended| ended.block)
-            .filter(told)
-            .collect();
-        for id in &self.streams {
+        let mut blocks: Vec<StreamBlock> = self.ended.blocks().filter(told).collect();
+        for id in self.streams.of(List::All) {
             if let Some(life) = cx.qps.life_mut(*id) {
                 blocks.push(life.responder.block(host));
             }

@@ -1,23 +1,14 @@
 //! Begin and end of streams: OPEN, SHUT, and what becomes of work requests when the peer is gone (WIRE 3.7 to 3.15,
 //! 3.21). A life is attached to its connection from RTR to RESET; it may send when the peer has echoed its token.
 
-use crate::conn::{Connection, Context, Ended, Item, OUTBOX_ANSWERS_MAX, Shared};
-use crate::endpoint::qp::{Life, Phase, QpTable, RETRY_MAX_NS, RETRY_PRESENT_NS, Retry};
+use crate::conn::streams::List;
+use crate::conn::{Connection, Context, Item, OUTBOX_ANSWERS_MAX, Shared};
+use crate::endpoint::qp::{Life, Phase, QpTable, Retry};
 use crate::event::QpFailure;
 use crate::host::Host;
 use crate::stream::{self, Failure, PeerStream};
 use crate::types::{QpId, Status, Time};
 use crate::wire::{Msn, NakCode, Open, OpenFlags, Qpn, Shut, ShutReason, Ssn, StreamBlock, Token};
-
-/// What is known of an ended life is kept this long after the peer has answered (WIRE 3.14), or after it was given up.
-const ENDED_KEPT_NS: u64 = 1_000_000_000;
-
-/// A SHUT that is not answered is repeated this long: as long as a peer may be descheduled, and no connection for ever.
-const SHUT_GIVEN_UP_NS: u64 = 10_000_000_000;
-
-/// Ended lives that are remembered; more can only come from a program that makes and destroys queue pairs faster than
-/// the peer answers. The oldest are forgotten then, and the peer learns it by probing.
-const ENDED_MAX: usize = 16_384;
 
 /// sq_psn in an OPEN before the program gave one: no PSN of 24 bits.
 const PSN_UNKNOWN: u32 = u32::MAX;
@@ -44,11 +35,13 @@ impl Connection {
         life.open_due = false;
         life.ready = false;
         life.news = false;
+        life.rnr_ends_at = None;
         let at = life.retry.at;
-        self.streams.push(id);
-        self.opening.push(id);
+        for list in [List::All, List::Opening, List::Active] {
+            self.streams.enter(cx.qps, id, list);
+        }
         self.linger_at = None;
-        self.arm_stream_timer(at);
+        self.arm_opens(at);
         self.watch_silence(cx, id);
         if self.peer.id.is_known() {
             self.push_open(cx.qps, id);
@@ -67,8 +60,8 @@ impl Connection {
 
     /// The OPENs of all lives that wait for an answer are to be sent.
     pub(super) fn push_all_opens(&mut self, cx: &mut Context<'_>) {
-        for at in 0..self.opening.len() {
-            let id = self.opening[at];
+        for at in 0..self.streams.of(List::Opening).len() {
+            let id = self.streams.of(List::Opening)[at];
             self.push_open(cx.qps, id);
         }
     }
@@ -76,19 +69,14 @@ impl Connection {
     /// OPENs that were not answered in time are repeated. Returns when to look again.
     pub(super) fn repeat_opens(&mut self, cx: &mut Context<'_>) -> Option<Time> {
         let mut next: Option<Time> = None;
-        for at in 0..self.opening.len() {
-            let id = self.opening[at];
+        for at in 0..self.streams.of(List::Opening).len() {
+            let id = self.streams.of(List::Opening)[at];
             let Some(life) = cx.qps.life_mut(id) else {
                 continue;
             };
-            let due = life.retry.at <= cx.now;
+            let due = life.retry.is_due(cx.now);
             if due {
-                let most_ns = if life.established {
-                    RETRY_PRESENT_NS
-                } else {
-                    RETRY_MAX_NS
-                };
-                life.retry.again_within(cx.now, most_ns);
+                life.retry.again(cx.now);
             }
             let again = life.retry.at;
             next = Some(next.map_or(again, |next| next.min(again)));
@@ -147,9 +135,16 @@ impl Connection {
                 if life.peer_token != open.token {
                     life.peer_token = open.token;
                     life.responder.open(open.token);
+                    // The peer is there now, and waits for our OPEN.
+                    life.retry = Retry::of_present(cx.now);
+                } else {
+                    life.retry.hasten(cx.now);
                 }
+                let at = life.retry.at;
                 if echoed {
                     self.opened(cx, id, open);
+                } else {
+                    self.arm_opens(at);
                 }
             }
             Phase::Open if life.peer_token == open.token => {}
@@ -193,7 +188,7 @@ impl Connection {
             message_span: self.peer.message_span,
             packet_span: self.peer.packet_span,
         });
-        self.opening.retain(|other| *other != id);
+        self.stop_opening(cx.qps, id);
         self.watch_silence(cx, id);
         self.make_ready(cx.qps, id);
     }
@@ -205,14 +200,10 @@ impl Connection {
 
     /// If a life of ours that `token` names has ended, tells that again.
     pub(super) fn repeat_shut_of(&mut self, cx: &mut Context<'_>, qpn: Qpn, token: Token) -> bool {
-        let of_life =
-            |ended: &&mut Ended| ended.shut.from_qpn == qpn && ended.shut.from_token == token;
-        let Some(ended) = self.ended.iter_mut().find(of_life) else {
+        let Some(shut) = self.ended.find(qpn, token).map(|ended| ended.shut) else {
             return false;
         };
-        ended.repeats = ended.repeats.max(u8::from(ended.block.code.is_fatal()));
-        let shut = ended.shut;
-        if ended.repeats > 0 {
+        if self.ended.tell_again(qpn, token) {
             self.ack_now(cx);
         }
         self.push_answer(Item::Shut(shut));
@@ -221,12 +212,8 @@ impl Connection {
 
     /// Queues an answer to something that the peer repeats, unless too many wait.
     pub(super) fn push_answer(&mut self, item: Item) {
-        let answers = self
-            .outbox
-            .iter()
-            .filter(|item| !matches!(item, Item::Open(_)))
-            .count();
-        if answers < OUTBOX_ANSWERS_MAX {
+        let our_own = self.streams.of(List::Opening).len() + self.ended.unanswered();
+        if self.outbox.len() < OUTBOX_ANSWERS_MAX + our_own {
             self.outbox.push_back(item);
         }
     }
@@ -244,10 +231,7 @@ impl Connection {
         let Some(life) = qp.life.as_deref_mut() else {
             return;
         };
-        let known = self
-            .ended
-            .iter()
-            .any(|ended| ended.shut.from_qpn == from_qpn && ended.shut.from_token == life.token);
+        let known = self.ended.find(from_qpn, life.token).is_some();
         if known || life.phase == Phase::PeerGone || !self.is_open() {
             return;
         }
@@ -265,45 +249,22 @@ impl Connection {
         } else {
             0
         };
-        let retry = Retry::new(cx.now);
-        if self.ended.len() >= ENDED_MAX {
-            self.ended.pop_front();
-        }
-        self.ended.push_back(Ended {
-            shut,
-            block,
-            repeats,
-            retry,
-            answered: false,
-            forget_at: cx.now + SHUT_GIVEN_UP_NS,
-        });
+        let look_at = self.ended.add(cx.now, shut, block, repeats);
         if repeats > 0 {
             self.ack_now(cx);
         }
         self.outbox.push_back(Item::Shut(shut));
-        self.arm_stream_timer(retry.at);
+        self.arm_shuts(look_at);
     }
 
     /// SHUTs that were not answered in time are repeated, old ones forgotten. Returns when to look again.
     pub(super) fn repeat_shuts(&mut self, cx: &mut Context<'_>) -> Option<Time> {
-        let now = cx.now;
-        self.ended.retain(|ended| ended.forget_at > now);
-        let mut next: Option<Time> = None;
-        let mut repeated = false;
-        for ended in &mut self.ended {
-            let mut again = ended.forget_at;
-            if !ended.answered {
-                if ended.retry.at <= now {
-                    ended.retry.again(now);
-                    self.outbox.push_back(Item::Shut(ended.shut));
-                    repeated = true;
-                }
-                again = again.min(ended.retry.at);
-            }
-            next = Some(next.map_or(again, |next| next.min(again)));
-        }
-        if repeated {
-            self.ask_if_known(now);
+        let (waiting, outbox) = (self.outbox.len(), &mut self.outbox);
+        let next = self
+            .ended
+            .repeat(cx.now, |shut| outbox.push_back(Item::Shut(shut)));
+        if self.outbox.len() > waiting {
+            self.ask_if_known(cx.now);
         }
         next
     }
@@ -364,21 +325,14 @@ impl Connection {
 
     /// Takes the answer to a SHUT, or the answer to a probe for a life that the peer does not know.
     pub(crate) fn handle_shut_answer(&mut self, cx: &mut Context<'_>, shut: &Shut) {
-        let ours = |ended: &&mut Ended| {
-            ended.shut.from_qpn == shut.to_qpn && ended.shut.from_token == shut.to_token
-        };
-        if let Some(ended) = self.ended.iter_mut().find(ours) {
-            if !ended.answered {
-                ended.answered = true;
-                ended.forget_at = cx.now + ENDED_KEPT_NS;
-            }
+        if self.ended.answered(cx.now, shut.to_qpn, shut.to_token) {
             return;
         }
         if shut.reason != ShutReason::Unknown || shut.from_token.is_zero() {
             return;
         }
-        for at in 0..self.streams.len() {
-            let id = self.streams[at];
+        for at in 0..self.streams.of(List::All).len() {
+            let id = self.streams.of(List::All)[at];
             let Some(life) = cx.qps.life_mut(id) else {
                 continue;
             };
@@ -399,33 +353,31 @@ impl Connection {
             return;
         }
         life.phase = Phase::PeerGone;
-        self.opening.retain(|other| *other != id);
-        if !life.requester.is_idle() {
+        let idle = life.requester.is_idle();
+        self.stop_opening(cx.qps, id);
+        if !idle {
             fail_life(cx, id, PEER_LOST);
         }
     }
 
     /// A queue pair goes to the error state by itself.
     pub(super) fn fail_life(&mut self, cx: &mut Context<'_>, id: QpId, failure: Failure) {
-        self.opening.retain(|other| *other != id);
+        self.stop_opening(cx.qps, id);
         fail_life(cx, id, failure);
     }
 
     /// The OPEN of `id` is not repeated any more.
-    pub(crate) fn stop_opening(&mut self, id: QpId) {
-        self.opening.retain(|other| *other != id);
+    pub(crate) fn stop_opening(&mut self, qps: &mut QpTable, id: QpId) {
+        self.streams.leave(qps, id, List::Opening);
     }
 
     /// The life of `id` does not use the connection any more.
     pub(crate) fn detach(&mut self, cx: &mut Context<'_>, id: QpId) {
-        self.opening.retain(|other| *other != id);
-        if let Some(at) = self.streams.iter().position(|other| *other == id) {
-            self.streams.swap_remove(at);
-        }
+        self.streams.leave_all(cx.qps, id);
         if let Some(life) = cx.qps.life_mut(id) {
             life.connection = None;
         }
-        if self.streams.is_empty() {
+        if self.streams.is_empty(List::All) {
             self.linger_at = Some(cx.now + super::LINGER_NS);
         }
     }
@@ -437,7 +389,7 @@ impl Connection {
         }
         self.state = super::State::Dead;
         let mut unopened = Vec::new();
-        for id in std::mem::take(&mut self.streams) {
+        for id in self.streams.take_all(cx.qps) {
             let Some(life) = cx.qps.life_mut(id) else {
                 continue;
             };

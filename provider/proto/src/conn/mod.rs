@@ -8,25 +8,30 @@
 //! both in one object (WIRE 3.6).
 
 mod ack;
+mod ended;
 mod hello;
 mod life;
 mod probe;
 mod route;
 mod rx;
 mod schedule;
+mod streams;
 mod timer;
 mod tx;
 
-use std::collections::VecDeque;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
 
 use rand::Rng;
 use rand::rngs::SmallRng;
 
 use crate::cc::{ConnectionWindow, FairShare};
 use crate::conn::ack::AckState;
+use crate::conn::ended::EndedLives;
 use crate::conn::probe::Suspicion;
 use crate::conn::route::Routes;
 use crate::conn::schedule::TxPath;
+use crate::conn::streams::{List, Streams};
 use crate::endpoint::qp::{QpTable, Retry};
 use crate::endpoint::table::{ConnectionIndex, Key};
 use crate::endpoint::{ConnectError, ConnectionInfo, PathInfo};
@@ -35,12 +40,11 @@ use crate::path::{Constants, PathRx};
 use crate::stream::{HoldBudget, SegmentRef};
 use crate::telemetry::Counters;
 use crate::types::{EndpointConfig, LocalIndex, QpId, Route, Time};
-use crate::wire::{
-    CloseReason, ConnectionId, DATA_HEADER_BYTES, Incarnation, Shut, ShutReason, StreamBlock,
-};
+use crate::wire::{CloseReason, ConnectionId, DATA_HEADER_BYTES, Incarnation, Shut, ShutReason};
 
 pub(crate) use hello::HelloVerdict;
 pub(crate) use life::{fail_if_gone, fail_life};
+pub(crate) use streams::Places;
 
 /// Path ids that we accept of a peer; it bounds what a peer can make us allocate.
 pub(crate) const RX_PATHS_MAX: usize = 64;
@@ -130,19 +134,6 @@ pub(crate) enum Item {
     Close(CloseReason, Route),
 }
 
-/// A life of ours that ended and whose end the peer may not know yet.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Ended {
-    pub shut: Shut,
-    /// The last word about the peer's stream; with the reason if a message of the peer was refused for good.
-    pub block: StreamBlock,
-    /// ACKs that the block still goes into.
-    pub repeats: u8,
-    pub retry: Retry,
-    pub answered: bool,
-    pub forget_at: Time,
-}
-
 /// What the receiver knows of a path of the peer.
 pub(crate) struct RxPath {
     pub rx: PathRx,
@@ -174,10 +165,11 @@ pub(crate) struct Connection {
     control_turn: usize,
     outbox: VecDeque<Item>,
     /// Queue pairs whose life uses the connection.
-    streams: Vec<QpId>,
-    /// Of these, those whose OPEN is not answered.
-    opening: Vec<QpId>,
-    ended: VecDeque<Ended>,
+    streams: Streams,
+    ended: EndedLives,
+    /// When OPENs, SHUTs have to be looked at.
+    opens_at: Option<Time>,
+    shuts_at: Option<Time>,
     linger_at: Option<Time>,
 
     // Sending.
@@ -207,8 +199,8 @@ pub(crate) struct Connection {
     driven_at: Time,
     /// Not later than the first silence that is too long.
     silence_at: Option<Time>,
-    /// Not later than the first end of an RNR wait.
-    stream_timer_at: Option<Time>,
+    /// Ends of RNR waits, the first one on top.
+    rnr_waits: BinaryHeap<Reverse<(Time, QpId)>>,
 
     // Receiving.
     rx_paths: Vec<RxPath>,
@@ -221,6 +213,7 @@ pub(crate) struct Connection {
     pub(crate) in_ready: bool,
     pub(crate) in_batch: bool,
     pub(crate) in_touched: bool,
+    pub(crate) in_busy: bool,
 }
 
 /// A random id that is not 0.
@@ -259,9 +252,10 @@ impl Connection {
             asked_at: None,
             control_turn: 0,
             outbox: VecDeque::new(),
-            streams: Vec::new(),
-            opening: Vec::new(),
-            ended: VecDeque::new(),
+            streams: Streams::default(),
+            ended: EndedLives::default(),
+            opens_at: None,
+            shuts_at: None,
             linger_at: None,
             paths: Vec::new(),
             lost_paths: 0,
@@ -283,7 +277,7 @@ impl Connection {
             last_heard: now,
             driven_at: now,
             silence_at: None,
-            stream_timer_at: None,
+            rnr_waits: BinaryHeap::new(),
             rx_paths: Vec::new(),
             ack: AckState::default(),
             active_until: None,
@@ -291,6 +285,7 @@ impl Connection {
             in_ready: false,
             in_batch: false,
             in_touched: false,
+            in_busy: false,
         };
         connection.make_paths(now, shared, usize::from(shared.config.paths));
         connection
@@ -378,16 +373,13 @@ impl Connection {
     }
 
     /// Anything unfinished.
-    pub(crate) fn is_busy(&self, qps: &QpTable) -> bool {
+    pub(crate) fn is_busy(&mut self, qps: &mut QpTable) -> bool {
         self.wants_urgent()
             || matches!(self.state, State::Closing(_))
-            || !self.opening.is_empty()
+            || !self.streams.is_empty(List::Opening)
             || self.paths.iter().any(|path| !path.tx.is_idle())
-            || self.ended.iter().any(|ended| !ended.answered)
-            || self.streams.iter().any(|id| {
-                let life = qps.get(*id).and_then(|qp| qp.life.as_deref());
-                life.is_some_and(|life| !life.requester.is_idle() || life.responder.has_responses())
-            })
+            || self.ended.is_any_unanswered()
+            || self.streams.leave_idle(qps)
     }
 
     /// For statistics.
@@ -405,7 +397,7 @@ impl Connection {
             dest_gid: self.key.dest,
             peer: self.routes.first().destination,
             open: self.is_open(),
-            streams: self.streams.len() as u32,
+            streams: self.streams.of(List::All).len() as u32,
             in_flight_bytes: self.bytes_in_flight(),
             grant_bytes_per_s: self.window.grant_bytes_per_s().unwrap_or(u64::MAX),
             paths: paths.collect(),

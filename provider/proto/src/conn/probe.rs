@@ -5,11 +5,12 @@ use std::net::SocketAddr;
 
 use smallvec::SmallVec;
 
+use crate::conn::streams::List;
 use crate::conn::{Connection, Context};
-use crate::endpoint::qp::Phase;
+use crate::endpoint::qp::{Phase, QpTable};
 use crate::path::{Bare, PathAction};
 use crate::train::Train;
-use crate::types::{Route, SourceSlot, Time};
+use crate::types::{QpId, Route, SourceSlot, Time};
 use crate::wire::{Qpn, Token};
 
 /// Routes that must all be reported unreachable, with nothing heard of the peer, before it is taken for dead. What
@@ -30,6 +31,10 @@ const ASK_INTERVAL_NS: u64 = 400_000;
 
 /// Streams that one probe asks for, each in a packet of its own.
 const STREAMS_PER_PROBE: u8 = 4;
+
+/// Active streams that are looked at when somebody is to be asked for. The next ones have their turn with the next probe:
+/// with thousands of streams, looking at all of them for each probe would take longer than the probes are apart.
+const STREAMS_PER_LOOK: usize = 256;
 
 /// The peer may be dead: what ICMP said since it was last heard.
 #[derive(Clone, Debug)]
@@ -76,11 +81,11 @@ impl Connection {
 
     /// A probe leaves on path `at`, or several if several streams wait for their block.
     fn probe(&mut self, cx: &mut Context<'_>, at: usize) {
-        let waiting = self.streams.iter().filter(|id| {
-            let life = cx.qps.get(**id).and_then(|qp| qp.life.as_deref());
-            life.is_some_and(|life| life.phase == Phase::Open && life.requester.wants_probe())
-        });
+        let waiting = self.streams_in_turn().filter(|id| wants_probe(cx.qps, *id));
         let count = waiting.take(usize::from(STREAMS_PER_PROBE)).count() as u8;
+        if count == 0 {
+            self.ask_turn = self.ask_turn.wrapping_add(STREAMS_PER_LOOK);
+        }
         // Not with the first one: a peer that is only slow would be asked all the time.
         if self.paths[at].tx.probes_unanswered() > 1 {
             self.ask_if_known(cx.now);
@@ -209,23 +214,18 @@ impl Connection {
         if !path.is_idle() || path.poll_timeout().is_none_or(|due| due > cx.now) {
             return;
         }
-        let (mut owed, mut asks) = (false, false);
-        for id in &self.streams {
-            let Some(life) = cx
-                .qps
-                .life_mut(*id)
-                .filter(|life| life.phase == Phase::Open)
-            else {
-                continue;
-            };
-            owed |= life.requester.waiting_since().is_some();
-            asks |= life.requester.wants_probe();
-        }
+        let owed = self.streams.of(List::Active).iter().any(|id| {
+            let life = cx.qps.get(*id).and_then(|qp| qp.life.as_deref());
+            life.is_some_and(|life| {
+                life.phase == Phase::Open && life.requester.waiting_since().is_some()
+            })
+        });
         // A cold connection that may send nothing waits for the answer to its announcement.
-        asks |= owed && !self.window.is_warm() && self.bytes_in_flight() == 0;
-        if asks {
+        let cold = owed && !self.window.is_warm() && self.bytes_in_flight() == 0;
+        if cold || self.streams_in_turn().any(|id| wants_probe(cx.qps, id)) {
             return;
         }
+        self.ask_turn = self.ask_turn.wrapping_add(STREAMS_PER_LOOK);
         // Not now: others are still in flight, or nobody waits at all.
         let path = &mut self.path_mut(at).tx;
         path.set_waiting(cx.now, false);
@@ -238,18 +238,22 @@ impl Connection {
 
     /// A stream of ours whose packets are all acknowledged but not executed: QPN and life at the peer.
     pub(super) fn stream_to_ask(&mut self, cx: &mut Context<'_>) -> Option<(Qpn, Token)> {
-        let count = self.streams.len();
-        for step in 0..count {
-            let at = (self.ask_turn + step) % count;
-            let Some(life) = cx.qps.life_mut(self.streams[at]) else {
-                continue;
-            };
-            if life.phase == Phase::Open && life.requester.wants_probe() {
-                self.ask_turn = at + 1;
-                return Some((life.params.dest_qpn, life.peer_token));
-            }
-        }
-        None
+        let mut step = 0;
+        let id = self.streams_in_turn().find(|id| {
+            step += 1;
+            wants_probe(cx.qps, *id)
+        })?;
+        self.ask_turn = self.ask_turn.wrapping_add(step);
+        let life = cx.qps.life_mut(id)?;
+        Some((life.params.dest_qpn, life.peer_token))
+    }
+
+    /// The active streams whose turn it is to be asked for.
+    fn streams_in_turn(&self) -> impl Iterator<Item = QpId> + '_ {
+        let active = self.streams.of(List::Active);
+        let first = self.ask_turn % active.len().max(1);
+        let (before, after) = active.split_at(first);
+        after.iter().chain(before).copied().take(STREAMS_PER_LOOK)
     }
 
     // ---- Is the peer there? ----
@@ -328,4 +332,10 @@ impl Connection {
         self.push_bare(cx, at, Bare::Probe, None, route, train);
         true
     }
+}
+
+/// All packets of a stream are acknowledged and something of it is not executed.
+fn wants_probe(qps: &QpTable, id: QpId) -> bool {
+    let life = qps.get(id).and_then(|qp| qp.life.as_deref());
+    life.is_some_and(|life| life.phase == Phase::Open && life.requester.wants_probe())
 }

@@ -2,6 +2,7 @@
 //! then the stream's life; only then a byte is placed (WIRE 9.1). The path layer takes note of a packet whatever the
 //! stream layer does with it (WIRE 4.4).
 
+use crate::conn::streams::List;
 use crate::conn::{Connection, Context, RX_PATHS_MAX, RxPath};
 use crate::endpoint::RxMeta;
 use crate::endpoint::qp::{Phase, Retry};
@@ -152,8 +153,8 @@ impl Connection {
             life.established = true;
             if life.phase == Phase::Opening {
                 // The peer heard us, but its own OPEN with our token was lost: answers wait for it.
-                life.retry = Retry::new(cx.now);
-                self.arm_stream_timer(life.retry.at);
+                life.retry = Retry::of_present(cx.now);
+                self.arm_opens(life.retry.at);
             }
             if life.send.is_none() {
                 cx.shared.events.push_back(Event::Established { qp: id });
@@ -234,11 +235,14 @@ impl Connection {
         };
         let (news, urgent) = (life.responder.has_news(), life.responder.has_urgent_news());
         let answers = life.responder.peek_segment(u16::MAX).is_some();
+        let works = life.responder.has_responses();
         if news && (urgent || !life.news) {
             self.stream_news(cx, id, urgent || failure.is_some());
         }
         if answers {
             self.make_ready(cx.qps, id);
+        } else if works {
+            self.streams.enter(cx.qps, id, List::Active);
         }
     }
 

@@ -2,6 +2,7 @@
 //! which nothing holds back (WIRE 4.9), then new segments: the streams of a connection take turns by trains, each train
 //! takes the path that is expected to finish it first. The packets are built in `tx.rs`.
 
+use crate::conn::streams::List;
 use crate::conn::tx::{Fill, Wire};
 use crate::conn::{Connection, Context, Shared, TX_PATHS_MAX};
 use crate::endpoint::qp::{Life, Phase, QpTable};
@@ -98,11 +99,17 @@ impl Connection {
     #[inline]
     pub(crate) fn make_ready(&mut self, qps: &mut QpTable, id: QpId) {
         let index = self.index;
-        let Some(life) = qps.life_mut(id) else { return };
-        if !life.ready && life.connection == Some(index) {
+        let Some(life) = qps
+            .life_mut(id)
+            .filter(|life| life.connection == Some(index))
+        else {
+            return;
+        };
+        if !life.ready {
             life.ready = true;
             self.ready.push_back(id);
         }
+        self.streams.enter(qps, id, List::Active);
     }
 
     /// Fills `train` with what comes before new data; false if there is nothing.

@@ -1,6 +1,9 @@
 //! When something of a connection is due, and doing it. One deadline over everything: set-up, paths, the silence of the
 //! peer, RNR waits, the delay of an ACK, the end of the linger time. While anything is outstanding there is a deadline.
 
+use std::cmp::Reverse;
+
+use crate::conn::streams::List;
 use crate::conn::{Connection, Context, State};
 use crate::endpoint::qp::{Phase, QpTable};
 use crate::stream::Failure;
@@ -29,7 +32,9 @@ impl Connection {
             State::Dead => return Some(Time::ZERO),
         };
         let others = [
-            self.stream_timer_at,
+            self.opens_at,
+            self.shuts_at,
+            self.rnr_waits.peek().map(|Reverse((at, _))| *at),
             self.silence_at,
             self.linger_at,
             self.ack_deadline(),
@@ -85,7 +90,7 @@ impl Connection {
                     // The id that we echo may come from a late HELLO of a connection that is over; one without an echo
                     // is always answered by one that names the right id.
                     self.peer.id = ConnectionId::UNKNOWN;
-                    self.hello_due = !self.streams.is_empty();
+                    self.hello_due = !self.streams.is_empty(List::All);
                 }
             }
             State::Open => {}
@@ -110,31 +115,53 @@ impl Connection {
         }
     }
 
-    /// Something about streams is due at `at`: an OPEN or SHUT to repeat, the end of an RNR wait.
-    pub(super) fn arm_stream_timer(&mut self, at: Time) {
-        self.stream_timer_at = earlier(self.stream_timer_at, Some(at));
+    /// An OPEN may have to be repeated at `at`.
+    pub(super) fn arm_opens(&mut self, at: Time) {
+        self.opens_at = earlier(self.opens_at, Some(at));
+    }
+
+    /// A SHUT may have to be repeated at `at`.
+    pub(super) fn arm_shuts(&mut self, at: Time) {
+        self.shuts_at = earlier(self.shuts_at, Some(at));
+    }
+
+    /// A stream may have begun to wait for a receive of the peer.
+    pub(super) fn watch_rnr(&mut self, cx: &mut Context<'_>, id: QpId) {
+        let now = cx.now;
+        let Some(life) = cx.qps.life_mut(id) else {
+            return;
+        };
+        let ends_at = life.requester.poll_timeout(now);
+        if ends_at != life.rnr_ends_at {
+            life.rnr_ends_at = ends_at;
+            self.rnr_waits
+                .extend(ends_at.map(|ends_at| Reverse((ends_at, id))));
+        }
     }
 
     fn stream_timeout(&mut self, cx: &mut Context<'_>) {
-        if self.stream_timer_at.is_none_or(|at| at > cx.now) {
-            return;
+        if self.opens_at.is_some_and(|at| at <= cx.now) {
+            self.opens_at = self.repeat_opens(cx);
         }
-        let mut next = earlier(self.repeat_opens(cx), self.repeat_shuts(cx));
-        for at in 0..self.streams.len() {
-            let id = self.streams[at];
+        if self.shuts_at.is_some_and(|at| at <= cx.now) {
+            self.shuts_at = self.repeat_shuts(cx);
+        }
+        while let Some(Reverse((at, id))) = self.rnr_waits.peek().copied() {
+            if at > cx.now {
+                break;
+            }
+            self.rnr_waits.pop();
+            let index = self.index;
             let Some(life) = cx.qps.life_mut(id) else {
                 continue;
             };
-            if life.phase != Phase::Open {
-                continue;
-            }
-            match life.requester.poll_timeout(cx.now) {
-                Some(at) => next = earlier(next, Some(at)),
-                None if life.requester.is_idle() => {}
-                None => self.make_ready(cx.qps, id),
+            // Entries of a wait that ended otherwise, or of an earlier life, stay until their time is over.
+            if life.connection == Some(index) && life.rnr_ends_at == Some(at) {
+                life.rnr_ends_at = None;
+                self.watch_rnr(cx, id);
+                self.make_ready(cx.qps, id);
             }
         }
-        self.stream_timer_at = next;
     }
 
     // ---- Silence (WIRE 3.22) ----
@@ -155,7 +182,7 @@ impl Connection {
     /// For `ns` this end neither asked nor listened: that is no silence of the peer (WIRE 3.22).
     fn excuse_absence(&mut self, cx: &mut Context<'_>, ns: u64) {
         self.last_heard = cx.now.min(self.last_heard + ns);
-        for id in &self.streams {
+        for id in self.streams.of(List::Active) {
             if let Some(life) = cx.qps.life_mut(*id) {
                 life.requester.excuse(cx.now, ns);
             }
@@ -175,7 +202,8 @@ impl Connection {
             return;
         }
         self.silence_at = None;
-        for id in self.streams.clone() {
+        // Who has work is active.
+        for id in self.streams.of(List::Active).to_vec() {
             match self.silence_limit(cx.qps, id) {
                 Some(at) if at <= cx.now => {
                     let failure = Failure::of_request(crate::types::Status::RetryExceeded);

@@ -4,22 +4,29 @@
 //! is searched after the last one given out, so that one is not used again while others are free (WIRE 3.12).
 //! `endpoint.rs` creates and destroys; `conn/` works on the lives.
 
+use crate::conn::Places;
 use crate::endpoint::table::{ConnectionIndex, Key};
-use crate::stream::{Requester, Responder};
+use crate::stream::{Requester, RequesterConfig, Responder, ResponderConfig};
 use crate::types::{ConnectParams, QpConfig, QpId, SendParams, Time};
 use crate::wire::{Qpn, Token};
 
 /// Queue pairs that one endpoint can have: 14 bits of the QPN.
 const SLOTS: usize = 1 << Qpn::LOCAL_BITS;
 
-/// First wait for an answer of the peer; doubled up to [`RETRY_MAX_NS`].
+/// First wait for an answer of the peer.
 pub(crate) const RETRY_MIN_NS: u64 = 1_000_000;
 
-/// Longest wait for an answer of the peer.
-pub(crate) const RETRY_MAX_NS: u64 = 100_000_000;
+/// Longest wait while the question is young: what the network loses, or does not carry for a while, costs no more.
+const RETRY_YOUNG_NS: u64 = 16_000_000;
 
-/// The same where the peer is known to be there, and waits for it too: it sends us DATA.
-pub(crate) const RETRY_PRESENT_NS: u64 = 4_000_000;
+/// The same where the peer is known to be there, and waits for it too: an OPEN or DATA of it came.
+const RETRY_PRESENT_NS: u64 = 4_000_000;
+
+/// So long a question is young. After it the peer is probably not there (yet): it will ask itself when it comes.
+const RETRY_YOUNG_FOR_NS: u64 = 1_000_000_000;
+
+/// Longest wait later on: a queue pair whose peer never comes wakes the process no more often.
+pub(crate) const RETRY_MAX_NS: u64 = 1_000_000_000;
 
 /// When to repeat something, with doubling waits.
 #[derive(Clone, Copy, Debug)]
@@ -27,6 +34,10 @@ pub(crate) struct Retry {
     /// When it is due.
     pub at: Time,
     wait_ns: u64,
+    /// When it was asked for the first time, or it became known that the peer is there.
+    since: Time,
+    /// The peer is there.
+    present: bool,
 }
 
 impl Retry {
@@ -35,18 +46,39 @@ impl Retry {
         Self {
             at: now + RETRY_MIN_NS,
             wait_ns: RETRY_MIN_NS,
+            since: now,
+            present: false,
         }
+    }
+
+    /// The same, where the peer is known to be there.
+    pub(crate) fn of_present(now: Time) -> Self {
+        Self {
+            present: true,
+            ..Self::new(now)
+        }
+    }
+
+    /// Whether it is time, or so close to it that questions which were asked one after the other can share packets.
+    pub(crate) fn is_due(&self, now: Time) -> bool {
+        self.at <= now + self.wait_ns / 4
     }
 
     /// It was repeated at `now`.
     pub(crate) fn again(&mut self, now: Time) {
-        self.again_within(now, RETRY_MAX_NS);
-    }
-
-    /// The same, to be due again after `most_ns` at the latest.
-    pub(crate) fn again_within(&mut self, now: Time, most_ns: u64) {
+        let young = now.since_ns(self.since) < RETRY_YOUNG_FOR_NS;
+        let most_ns = match (young, self.present) {
+            (true, true) => RETRY_PRESENT_NS,
+            (true, false) => RETRY_YOUNG_NS,
+            (false, _) => RETRY_MAX_NS,
+        };
         self.wait_ns = (self.wait_ns * 2).min(most_ns);
         self.at = now + self.wait_ns;
+    }
+
+    /// The peer asked in its turn, so it has not heard ours: the next one comes soon.
+    pub(crate) fn hasten(&mut self, now: Time) {
+        self.at = self.at.min(now + RETRY_PRESENT_NS);
     }
 }
 
@@ -69,6 +101,10 @@ pub(crate) struct Life {
     pub number: u16,
     /// How far it is.
     pub phase: Phase,
+    /// Its places in the lists of its connection.
+    pub places: Places,
+    /// When its RNR wait ends, if the connection waits for that.
+    pub rnr_ends_at: Option<Time>,
     /// Its connection; none when that is gone.
     pub connection: Option<ConnectionIndex>,
     /// Key of the connection that it wants.
@@ -100,6 +136,46 @@ pub(crate) struct Life {
 }
 
 impl Life {
+    /// The life number `qp.lives` of a queue pair, which wants the connection `key`.
+    pub(crate) fn new(qp: &Qp, key: Key, params: &ConnectParams, token: Token, now: Time) -> Self {
+        let (config, number) = (&qp.config, qp.lives);
+        Self {
+            number,
+            phase: Phase::Opening,
+            places: Places::default(),
+            rnr_ends_at: None,
+            connection: None,
+            key,
+            params: *params,
+            send: None,
+            token,
+            peer_token: Token::ZERO,
+            retry: Retry::new(now),
+            open_due: false,
+            ready: false,
+            news: false,
+            established: false,
+            answers_first: true,
+            requester: Requester::new(&RequesterConfig {
+                qp: qp.id,
+                life: number,
+                pd: config.pd,
+                peer_qpn: params.dest_qpn,
+            }),
+            responder: Responder::new(&ResponderConfig {
+                qp: qp.id,
+                life: number,
+                pd: config.pd,
+                receive_queue: config.receive_queue,
+                shared_receive_queue: config.shared_receive_queue,
+                access: params.access,
+                max_dest_rd_atomic: params.max_dest_rd_atomic,
+                min_rnr_timer: params.min_rnr_timer,
+                peer_qpn: params.dest_qpn,
+            }),
+        }
+    }
+
     /// How long the peer may be silent; `None` = for ever.
     pub(crate) fn patience_ns(&self) -> Option<u64> {
         let send = self.send.as_ref()?;
@@ -150,7 +226,9 @@ impl QpTable {
     pub(crate) fn new(endpoint_index: u16, first: u16) -> Self {
         Self {
             endpoint_index,
-            slots: Vec::new(),
+            // Numbers rotate through all slots: a table that grew with them would look like a leak. What was never used
+            // is never touched, so it takes address space only.
+            slots: Vec::with_capacity(SLOTS),
             next: usize::from(first) % SLOTS,
             used: 0,
         }
@@ -288,13 +366,44 @@ mod tests {
         let mut retry = Retry::new(Time::ZERO);
         let mut now = retry.at;
         assert_eq!(now.as_ns(), RETRY_MIN_NS);
-        for _ in 0..20 {
+        let mut count = 0;
+        while now.as_ns() < 60_000_000_000 {
             let before = now;
             retry.again(now);
             now = retry.at;
-            assert!(now.since_ns(before) <= RETRY_MAX_NS);
+            let young = before.as_ns() < RETRY_YOUNG_FOR_NS;
+            let most_ns = if young { RETRY_YOUNG_NS } else { RETRY_MAX_NS };
+            assert!(now.since_ns(before) <= most_ns);
+            count += 1;
         }
         retry.again(now);
         assert_eq!(retry.at.since_ns(now), RETRY_MAX_NS);
+        assert!(count < 140, "{count} repetitions in a minute");
+    }
+
+    #[test]
+    fn a_peer_that_is_there_is_asked_soon_again() {
+        let mut retry = Retry::new(Time::ZERO);
+        let mut now = Time::from_ns(20_000_000_000);
+        for _ in 0..12 {
+            retry.again(now);
+        }
+        assert_eq!(retry.at.since_ns(now), RETRY_MAX_NS);
+        retry.hasten(now);
+        assert_eq!(retry.at.since_ns(now), RETRY_PRESENT_NS);
+        let mut retry = Retry::of_present(now);
+        for _ in 0..12 {
+            assert!(retry.at.since_ns(now) <= RETRY_PRESENT_NS);
+            now = retry.at;
+            retry.again(now);
+        }
+    }
+
+    #[test]
+    fn what_is_nearly_due_goes_along() {
+        let retry = Retry::new(Time::ZERO);
+        assert!(!retry.is_due(Time::from_ns(RETRY_MIN_NS / 2)));
+        assert!(retry.is_due(Time::from_ns(RETRY_MIN_NS * 3 / 4)));
+        assert!(retry.is_due(retry.at));
     }
 }

@@ -1,67 +1,119 @@
-//! When is a connection due? A heap of deadlines with lazy removal: a connection whose deadline moved to a later time
-//! leaves its old entry in the heap and is looked at once too often, which costs less than a search.
-
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+//! When is a connection due? A heap of deadlines in which each connection has one entry at most, at a place that it knows:
+//! however often deadlines move, and however far ahead they lie, the heap is not longer than the table of connections.
 
 use crate::endpoint::table::ConnectionIndex;
 use crate::types::Time;
 
+/// Place of a connection that is not armed.
+const NOWHERE: u32 = u32::MAX;
+
 /// Deadlines of the connections; see the file's head.
 #[derive(Default)]
 pub(crate) struct Timers {
-    heap: BinaryHeap<Reverse<(Time, ConnectionIndex)>>,
-    /// Earliest entry of each connection that is in the heap and counts.
-    armed: Vec<Option<Time>>,
+    /// A binary heap: each entry is not earlier than the one at half its place.
+    heap: Vec<(Time, ConnectionIndex)>,
+    /// By connection: its place in `heap`.
+    places: Vec<u32>,
 }
 
 impl Timers {
-    /// The connection wants to be looked at by `deadline`. An earlier entry of it stays.
+    /// The connection wants to be looked at by `deadline`. An earlier entry of it stays: looking once too often costs
+    /// less than moving an entry with every packet.
     pub(crate) fn arm(&mut self, connection: ConnectionIndex, deadline: Time) {
         let at = connection.0 as usize;
-        if self.armed.len() <= at {
-            self.armed.resize(at + 1, None);
+        if self.places.len() <= at {
+            self.places.resize(at + 1, NOWHERE);
         }
-        if self.armed[at].is_none_or(|armed| deadline < armed) {
-            self.armed[at] = Some(deadline);
-            self.heap.push(Reverse((deadline, connection)));
+        match self.places[at] {
+            NOWHERE => {
+                self.heap.push((deadline, connection));
+                self.rise(self.heap.len() - 1);
+            }
+            place if deadline < self.heap[place as usize].0 => {
+                self.heap[place as usize].0 = deadline;
+                self.rise(place as usize);
+            }
+            _ => {}
         }
     }
 
     /// The connection is gone.
     pub(crate) fn disarm(&mut self, connection: ConnectionIndex) {
-        if let Some(armed) = self.armed.get_mut(connection.0 as usize) {
-            *armed = None;
+        let place = self.places.get(connection.0 as usize).copied();
+        if let Some(place) = place.filter(|place| *place != NOWHERE) {
+            self.remove(place as usize);
         }
     }
 
     /// A connection to look at by `now`; it must be armed again.
     pub(crate) fn pop_due(&mut self, now: Time) -> Option<ConnectionIndex> {
-        while let Some(&Reverse((at, connection))) = self.heap.peek() {
-            let armed = &mut self.armed[connection.0 as usize];
-            if *armed != Some(at) {
-                self.heap.pop();
-                continue;
-            }
-            if at > now {
-                return None;
-            }
-            *armed = None;
-            self.heap.pop();
-            return Some(connection);
-        }
-        None
+        let (at, connection) = *self.heap.first()?;
+        (at <= now).then(|| {
+            self.remove(0);
+            connection
+        })
     }
 
     /// The earliest deadline, or an earlier time; never a later one.
     pub(crate) fn next(&self) -> Option<Time> {
-        self.heap.peek().map(|Reverse((at, _))| *at)
+        self.heap.first().map(|(at, _)| *at)
+    }
+
+    fn remove(&mut self, place: usize) {
+        let (_, connection) = self.heap.swap_remove(place);
+        self.places[connection.0 as usize] = NOWHERE;
+        if place < self.heap.len() {
+            let risen = self.rise(place);
+            self.sink(risen);
+        }
+    }
+
+    /// Moves the entry at `place` towards the top while it is earlier; returns where it came to lie.
+    fn rise(&mut self, mut place: usize) -> usize {
+        while place > 0 {
+            let above = (place - 1) / 2;
+            if self.heap[above] <= self.heap[place] {
+                break;
+            }
+            self.swap(above, place);
+            place = above;
+        }
+        self.settle(place);
+        place
+    }
+
+    /// Moves the entry at `place` away from the top while another one is earlier.
+    fn sink(&mut self, mut place: usize) {
+        loop {
+            let below = 2 * place + 1;
+            let earliest = (below..self.heap.len().min(below + 2))
+                .min_by_key(|child| self.heap[*child])
+                .filter(|child| self.heap[*child] < self.heap[place]);
+            let Some(child) = earliest else { break };
+            self.swap(child, place);
+            place = child;
+        }
+        self.settle(place);
+    }
+
+    fn swap(&mut self, a: usize, b: usize) {
+        self.heap.swap(a, b);
+        self.settle(a);
+        self.settle(b);
+    }
+
+    fn settle(&mut self, place: usize) {
+        let (_, connection) = self.heap[place];
+        self.places[connection.0 as usize] = place as u32;
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rand::rngs::SmallRng;
+    use rand::{Rng, SeedableRng};
+    use std::collections::BTreeMap;
 
     #[test]
     fn an_earlier_deadline_replaces_a_later_one() {
@@ -80,5 +132,37 @@ mod tests {
         timers.disarm(a);
         assert_eq!(timers.pop_due(Time::from_ns(100)), None);
         assert_eq!(timers.next(), None);
+    }
+
+    #[test]
+    fn deadlines_that_come_and_go_leave_nothing_behind() {
+        let mut timers = Timers::default();
+        let mut rng = SmallRng::seed_from_u64(1);
+        let mut model: BTreeMap<ConnectionIndex, Time> = BTreeMap::new();
+        for step in 0..50_000_u64 {
+            let connection = ConnectionIndex(rng.random_range(0..40));
+            match rng.random_range(0..10) {
+                0 => {
+                    timers.disarm(connection);
+                    model.remove(&connection);
+                }
+                1..=4 => {
+                    let now = Time::from_ns(step * 10);
+                    while let Some(due) = timers.pop_due(now) {
+                        let at = model.remove(&due).expect("armed");
+                        assert!(at <= now);
+                    }
+                    assert!(model.values().all(|at| *at > now));
+                }
+                _ => {
+                    let deadline = Time::from_ns(step * 10 + rng.random_range(0..5_000));
+                    timers.arm(connection, deadline);
+                    let entry = model.entry(connection).or_insert(deadline);
+                    *entry = deadline.min(*entry);
+                }
+            }
+            assert_eq!(timers.heap.len(), model.len());
+            assert_eq!(timers.next(), model.values().min().copied());
+        }
     }
 }

@@ -3,12 +3,12 @@
 use rand::Rng;
 
 use crate::conn::{Connection, Context, fail_if_gone, fail_life};
-use crate::endpoint::qp::{Life, Phase, Retry};
+use crate::endpoint::qp::{Life, Phase};
 use crate::endpoint::table::Key;
 use crate::endpoint::{ConnectError, CreateQpError, Endpoint};
 use crate::event::{Event, SendDone};
 use crate::host::Host;
-use crate::stream::{Failure, Requester, RequesterConfig, Responder, ResponderConfig};
+use crate::stream::Failure;
 use crate::types::{Access, ConnectParams, QpConfig, QpId, SendParams, SendRequest, Status, Time};
 use crate::wire::{Qpn, ShutReason, Token};
 
@@ -47,42 +47,8 @@ impl Endpoint {
         };
         Connection::routes_for(config, &key)?;
         found.lives = found.lives.wrapping_add(1);
-        let number = found.lives;
-        let requester = Requester::new(&RequesterConfig {
-            qp,
-            life: number,
-            pd: found.config.pd,
-            peer_qpn: params.dest_qpn,
-        });
-        let responder = Responder::new(&ResponderConfig {
-            qp,
-            life: number,
-            pd: found.config.pd,
-            receive_queue: found.config.receive_queue,
-            shared_receive_queue: found.config.shared_receive_queue,
-            access: params.access,
-            max_dest_rd_atomic: params.max_dest_rd_atomic,
-            min_rnr_timer: params.min_rnr_timer,
-            peer_qpn: params.dest_qpn,
-        });
-        found.life = Some(Box::new(Life {
-            number,
-            phase: Phase::Opening,
-            connection: None,
-            key,
-            params: *params,
-            send: None,
-            token: Token::truncate(self.shared.rng.random_range(1..=Token::MAX.get())),
-            peer_token: Token::ZERO,
-            retry: Retry::new(now),
-            open_due: false,
-            ready: false,
-            news: false,
-            established: false,
-            answers_first: true,
-            requester,
-            responder,
-        }));
+        let token = Token::truncate(self.shared.rng.random_range(1..=Token::MAX.get()));
+        found.life = Some(Box::new(Life::new(found, key, params, token, now)));
         self.attach(now, qp);
         Ok(())
     }
@@ -124,7 +90,7 @@ impl Endpoint {
         if let Some(index) = life.connection {
             self.on_connection(now, index, |connection, cx| {
                 connection.tell_end(cx, qp, ShutReason::Error, host);
-                connection.stop_opening(qp);
+                connection.stop_opening(cx.qps, qp);
             });
         }
         if let Some(life) = self.qps.life_mut(qp) {

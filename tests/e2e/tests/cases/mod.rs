@@ -14,6 +14,7 @@ mod nccl;
 mod perftest;
 mod pingpong;
 mod plugin;
+mod scale;
 
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
@@ -41,6 +42,7 @@ pub fn all() -> Vec<Case> {
         nccl::cases(),
         hostile::cases(),
         dissect::cases(),
+        scale::cases(),
     ]
     .into_iter()
     .flatten()

@@ -221,7 +221,7 @@ impl World {
         }
         self.now = self.now.max(limit);
         for at in 0..self.nodes.len() {
-            let node = &self.nodes[at];
+            let node = &mut self.nodes[at];
             let id = node.id;
             // Who is connected to a peer that is gone, and asks nothing of it, may wait for ever.
             let waits = self.programs.iter().any(|program| {

@@ -135,7 +135,7 @@ fn random_work_completes(
         );
     }
     network.run(30_000 * MS);
-    for node in &network.nodes {
+    for node in &mut network.nodes {
         assert!(!node.endpoint.outstanding(), "seed {seed}");
         assert_eq!(node.endpoint.poll_timeout(), None, "seed {seed}");
     }

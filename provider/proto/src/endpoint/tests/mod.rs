@@ -4,5 +4,6 @@ mod chaos;
 mod failure;
 mod forged;
 mod network;
+mod scale;
 mod setup;
 mod transfer;

@@ -242,7 +242,7 @@ fn an_idle_endpoint_has_nothing_to_do() {
     let (qp_a, qp_b) = network.connected(0, 1);
     exchange(&mut network, (0, qp_a), (1, qp_b));
     network.run(1_000 * MS);
-    for node in &network.nodes {
+    for node in &mut network.nodes {
         assert!(!node.endpoint.outstanding());
         assert_eq!(
             node.endpoint.poll_timeout(),

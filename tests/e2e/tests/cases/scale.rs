@@ -1,0 +1,165 @@
+//! Scale of one host, by programs of our own over stock libibverbs: a thousand queue pairs, many processes, threads, forks
+//! and devices; the limits that the device reports, to the last object; that thousands of connects and disconnects leave
+//! nothing behind; and what a process costs that does nothing.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use metaroce_e2e::needs::Need;
+use metaroce_e2e::{Fabric, Host, Program, c_program, tool};
+
+use super::contract::says_ok;
+use super::{Bench, Case, ON_DEVICE, next_port};
+
+/// Set to `full` for the numbers that users ask for; the ordinary run is shorter, and all of it takes less than a minute.
+const SCALE_VARIABLE: &str = "METAROCE_E2E_SCALE";
+
+/// Devices of one host.
+const DEVICES: u32 = 16;
+
+/// UDP ports of a host that has few.
+const PORTS: u32 = 3;
+
+/// Time for a case in the full form.
+const FULL_LIMIT: Duration = Duration::from_secs(600);
+
+/// What a case does.
+type Run = Box<dyn Fn(&Bench) -> Result<()> + Send>;
+
+/// A program, and its arguments in the ordinary and in the full form.
+struct Scale {
+    what: &'static str,
+    program: &'static str,
+    ordinary: &'static [&'static str],
+    full: &'static [&'static str],
+}
+
+/// Programs of which one copy runs on either host.
+const PAIRS: &[Scale] = &[
+    Scale {
+        what: "1,000 queue pairs, and one after the other",
+        program: "scale_pairs",
+        ordinary: &["-q", "1000", "-r", "2", "-n", "280", "-c", "70"],
+        full: &["-q", "1000", "-r", "10", "-n", "2000", "-c", "200"],
+    },
+    Scale {
+        what: "many queue pairs come and go",
+        program: "scale_pairs",
+        ordinary: &["-q", "40", "-r", "1", "-b", "40", "-n", "60", "-c", "20"],
+        full: &[
+            "-q", "100", "-r", "1", "-b", "100", "-n", "1000", "-c", "200",
+        ],
+    },
+    Scale {
+        what: "all pairs of processes",
+        program: "scale_mesh",
+        ordinary: &["-n", "8", "-r", "2"],
+        full: &["-n", "16", "-r", "20"],
+    },
+];
+
+/// Programs that talk to themselves.
+const ALONE: &[Scale] = &[
+    Scale {
+        what: "threads and forks",
+        program: "scale_threads",
+        ordinary: &["-n", "20"],
+        full: &["-n", "400"],
+    },
+    Scale {
+        what: "limits",
+        program: "scale_limits",
+        ordinary: &[],
+        full: &["-a"],
+    },
+    Scale {
+        what: "an idle process",
+        program: "scale_idle",
+        ordinary: &["-t", "1.2"],
+        full: &["-t", "10"],
+    },
+];
+
+/// The cases of this file.
+pub fn cases() -> Vec<Case> {
+    let needs = [ON_DEVICE, &[Need::VerbsHeaders]].concat();
+    let full = std::env::var(SCALE_VARIABLE).is_ok_and(|form| form == "full");
+    let arguments = move |scale: &Scale| if full { scale.full } else { scale.ordinary };
+    let case = |what: &str, run: Run| {
+        let case = Case::new(format!("scale::{what}"), &needs, run);
+        if full { case.slow(FULL_LIMIT) } else { case }
+    };
+    let mut cases = Vec::new();
+    for scale in PAIRS {
+        let (program, arguments) = (scale.program, arguments(scale));
+        let run = move |bench: &Bench| on_both(bench, program, arguments);
+        cases.push(case(scale.what, Box::new(run)));
+    }
+    for scale in ALONE {
+        let (program, arguments) = (scale.program, arguments(scale));
+        let run = move |bench: &Bench| {
+            let fabric = bench.direct()?;
+            let program = Program::new(c_program::compile(program)?).args(arguments);
+            alone(bench, &fabric, program)
+        };
+        cases.push(case(scale.what, Box::new(run)));
+    }
+    cases.push(case("ports of a host", Box::new(ports)));
+    cases.push(case("16 devices", Box::new(devices)));
+    cases
+}
+
+fn on_both(bench: &Bench, program: &str, arguments: &[&str]) -> Result<()> {
+    let fabric = bench.direct()?;
+    let port = next_port();
+    let server = Program::new(c_program::compile(program)?)
+        .args(["-p", &port.to_string()])
+        .args(arguments);
+    let client = server
+        .clone()
+        .args(["-s".to_owned(), Host::A.ipv4().to_string()]);
+    let outcome = bench.pair(&fabric, server, client, port)?.success()?;
+    for side in [&outcome.server, &outcome.client] {
+        says_ok(side)?;
+    }
+    println!("{}", outcome.client.stdout.trim_end());
+    Ok(())
+}
+
+fn alone(bench: &Bench, fabric: &Fabric, program: Program) -> Result<()> {
+    let outcome = bench
+        .on_device(fabric, Host::A, program)?
+        .run()?
+        .success()?;
+    says_ok(&outcome)?;
+    println!("{}", outcome.stdout.trim_end());
+    Ok(())
+}
+
+fn ports(bench: &Bench) -> Result<()> {
+    let fabric = bench.direct()?;
+    let program = Program::new(c_program::compile("scale_limits")?)
+        .args(["-P", &PORTS.to_string()])
+        .env("METAROCE_PORTS", PORTS.to_string());
+    alone(bench, &fabric, program)
+}
+
+fn devices(bench: &Bench) -> Result<()> {
+    let fabric = bench.direct()?;
+    let namespace = fabric.namespace(Host::A);
+    // Pairs of which only one end gets an address and so becomes a device; the other is there for the link to be up.
+    let mut script = String::new();
+    for index in 0..DEVICES {
+        script += &format!(
+            "ip link add many{index} type veth peer name far{index} && ip address add 10.78.{index}.1/24 dev many{index} && \
+             ip link set far{index} up && ip link set many{index} up && "
+        );
+    }
+    script += "true";
+    tool::run("ip", &["netns", "exec", &namespace, "sh", "-c", &script])?;
+    let names: Vec<String> = (0..DEVICES).map(|index| format!("many{index}")).collect();
+    let program = Program::new(c_program::compile("scale_devices")?)
+        .args(["-n", &DEVICES.to_string(), "-o", "4"])
+        .env("METAROCE_DEVICES", names.join(","));
+    alone(bench, &fabric, program)
+}
