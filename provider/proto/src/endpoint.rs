@@ -27,10 +27,10 @@ use crate::event::Event;
 use crate::host::Host;
 use crate::path::Constants;
 use crate::stream::HoldBudget;
-use crate::telemetry::Counters;
+use crate::telemetry::{ConnectionInfo, Counters, EndedCounters, EndpointInfo};
 use crate::train::{SegmentOwner, Train};
 use crate::types::{EndpointConfig, LocalIndex, QpId, Route, SourceSlot, Status, Time};
-use crate::wire::{CloseReason, FillStatus, Gid, Incarnation};
+use crate::wire::{CloseReason, FillStatus, Incarnation};
 use demux::ResetBudget;
 use qp::QpTable;
 use table::{ConnectionIndex, ConnectionTable};
@@ -100,44 +100,6 @@ impl fmt::Display for ConnectError {
 
 impl std::error::Error for ConnectError {}
 
-/// One path of a connection, for statistics.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PathInfo {
-    /// What it travels on now.
-    pub route: Route,
-    /// Packets sent and not acknowledged.
-    pub outstanding_packets: u32,
-    /// Smoothed round-trip time, 0 before the first sample.
-    pub srtt_ns: u64,
-    /// Packets that its window allows.
-    pub window_packets: u32,
-    /// Moves so far, modulo 256.
-    pub epoch: u8,
-    /// It rests: it did not answer its probes.
-    pub resting: bool,
-}
-
-/// A connection, for statistics.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ConnectionInfo {
-    /// Our address.
-    pub source_gid: Gid,
-    /// The peer's address.
-    pub dest_gid: Gid,
-    /// Where the peer receives.
-    pub peer: SocketAddr,
-    /// The peer answered.
-    pub open: bool,
-    /// Queue pairs that use it.
-    pub streams: u32,
-    /// Bytes sent and not acknowledged.
-    pub in_flight_bytes: u64,
-    /// The rate that the peer allows, bytes per second.
-    pub grant_bytes_per_s: u64,
-    /// Its paths.
-    pub paths: Vec<PathInfo>,
-}
-
 /// A packet that belongs to no connection.
 type Stray = (Route, SmallVec<[u8; 64]>);
 
@@ -178,6 +140,7 @@ impl Endpoint {
         let shared = Shared {
             constants: Constants::new(config.driving),
             counters: Counters::default(),
+            ended: EndedCounters::default(),
             events: VecDeque::new(),
             hold: HoldBudget::new(config.hold_bytes, config.force_strict),
             fair_share: FairShare::new(config.receive_window_bytes, config.payload_bytes),
@@ -395,7 +358,36 @@ impl Endpoint {
 
     /// The connections, for statistics.
     pub fn connections(&self) -> impl Iterator<Item = ConnectionInfo> + '_ {
-        self.connections.iter().map(Connection::info)
+        self.connections
+            .iter()
+            .map(|connection| connection.info(&self.shared))
+    }
+
+    /// Up to `count` connections from place `from` on (0 is the first), and the place to go on from; `None` when that was
+    /// all. For who must not hold the endpoint for as long as thousands of connections take: what opens and closes between
+    /// two calls is told or not, but nothing is told twice.
+    pub fn some_connections(
+        &self,
+        from: usize,
+        count: usize,
+    ) -> (Vec<ConnectionInfo>, Option<usize>) {
+        let mut found = self.connections.iter_from(from);
+        let some: Vec<(usize, &Connection)> = found.by_ref().take(count.max(1)).collect();
+        let next = found.next().map(|(at, _)| at);
+        let info = |(_, connection): (usize, &Connection)| connection.info(&self.shared);
+        (some.into_iter().map(info).collect(), next)
+    }
+
+    /// The state of the endpoint as a whole, for statistics.
+    pub fn info(&self) -> EndpointInfo {
+        EndpointInfo {
+            counters: self.shared.counters,
+            ended: self.shared.ended,
+            queue_pairs: self.qps.len() as u32,
+            connections: self.connections.len() as u32,
+            active_senders: self.shared.active_senders,
+            held_bytes: u64::from(self.shared.hold.held_bytes()),
+        }
     }
 
     /// What it was configured with.
@@ -473,6 +465,7 @@ impl Endpoint {
         };
         self.timers.disarm(index);
         connection.end_activity(&mut self.shared);
+        connection.end_counters(&mut self.shared);
         let mut cx = Context {
             now,
             shared: &mut self.shared,

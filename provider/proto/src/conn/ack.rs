@@ -389,9 +389,13 @@ impl Connection {
             counters.dropped_out_of_window += 1;
             return;
         }
-        counters.packets_lost += u64::from(outcome.lost);
         counters.spurious_retransmissions += u64::from(outcome.spurious);
+        counters.ce_echoed += u64::from(outcome.ce);
+        let path = &mut self.paths[at].counters;
+        path.spurious_retransmissions += u64::from(outcome.spurious);
+        path.ce_echoed += u64::from(outcome.ce);
         if outcome.lost > 0 {
+            self.count_lost(cx, at, outcome.lost);
             self.lost_paths |= 1 << at;
         }
         if outcome.rtt_ns.is_some() {

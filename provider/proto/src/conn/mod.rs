@@ -9,6 +9,7 @@
 
 mod ack;
 mod hello;
+mod info;
 mod life;
 mod probe;
 mod route;
@@ -27,13 +28,13 @@ use crate::conn::ack::AckState;
 use crate::conn::probe::Suspicion;
 use crate::conn::route::Routes;
 use crate::conn::schedule::TxPath;
+use crate::endpoint::ConnectError;
 use crate::endpoint::qp::{QpTable, Retry};
 use crate::endpoint::table::{ConnectionIndex, Key};
-use crate::endpoint::{ConnectError, ConnectionInfo, PathInfo};
 use crate::event::Event;
 use crate::path::{Constants, PathRx};
 use crate::stream::{HoldBudget, SegmentRef};
-use crate::telemetry::Counters;
+use crate::telemetry::{Counters, EndedCounters, ReceivingCounters};
 use crate::types::{EndpointConfig, LocalIndex, QpId, Route, Time};
 use crate::wire::{
     CloseReason, ConnectionId, DATA_HEADER_BYTES, Incarnation, Shut, ShutReason, StreamBlock,
@@ -64,6 +65,8 @@ pub(crate) struct Shared {
     pub config: EndpointConfig,
     pub constants: Constants,
     pub counters: Counters,
+    /// Of paths that are gone with their connections.
+    pub ended: EndedCounters,
     pub events: VecDeque<Event>,
     pub hold: HoldBudget,
     pub fair_share: FairShare,
@@ -149,6 +152,8 @@ pub(crate) struct RxPath {
     /// Where its last packet came to and from: the plane for acknowledgements.
     pub local: LocalIndex,
     pub from: Option<std::net::IpAddr>,
+    /// What it counted since the connection began; nothing decides by it.
+    pub counters: ReceivingCounters,
 }
 
 /// A connection; see the file's head.
@@ -157,6 +162,7 @@ pub(crate) struct Connection {
     key: Key,
     my_id: ConnectionId,
     state: State,
+    began_at: Time,
     peer: Peer,
     candidate: Option<Candidate>,
     routes: Routes,
@@ -249,6 +255,7 @@ impl Connection {
             key,
             my_id,
             state: State::Opening,
+            began_at: now,
             peer,
             candidate: None,
             routes,
@@ -388,27 +395,5 @@ impl Connection {
                 let life = qps.get(*id).and_then(|qp| qp.life.as_deref());
                 life.is_some_and(|life| !life.requester.is_idle() || life.responder.has_responses())
             })
-    }
-
-    /// For statistics.
-    pub(crate) fn info(&self) -> ConnectionInfo {
-        let paths = self.paths.iter().map(|path| PathInfo {
-            route: path.route,
-            outstanding_packets: path.tx.outstanding(),
-            srtt_ns: path.tx.srtt_ns().unwrap_or(0),
-            window_packets: path.tx.window().packets() as u32,
-            epoch: path.tx.epoch().0,
-            resting: path.tx.is_resting(),
-        });
-        ConnectionInfo {
-            source_gid: self.key.source,
-            dest_gid: self.key.dest,
-            peer: self.routes.first().destination,
-            open: self.is_open(),
-            streams: self.streams.len() as u32,
-            in_flight_bytes: self.bytes_in_flight(),
-            grant_bytes_per_s: self.window.grant_bytes_per_s().unwrap_or(u64::MAX),
-            paths: paths.collect(),
-        }
     }
 }

@@ -49,9 +49,14 @@ impl Connection {
     pub(super) fn path_timeout(&mut self, cx: &mut Context<'_>, at: usize) {
         match self.path_mut(at).tx.handle_timeout(cx.now) {
             PathAction::None => {}
-            PathAction::Lost => self.lost_paths |= 1 << at,
+            PathAction::Lost(packets) => {
+                self.count_lost(cx, at, packets);
+                self.lost_paths |= 1 << at;
+            }
             PathAction::Rto => {
                 cx.shared.counters.rtos += 1;
+                self.paths[at].counters.rtos += 1;
+                self.count_lost(cx, at, 1);
                 self.lost_paths |= 1 << at;
             }
             PathAction::Probe => self.probe(cx, at),
@@ -60,6 +65,12 @@ impl Connection {
                 self.probe(cx, at);
             }
         }
+    }
+
+    /// Packets of path `at` were found lost.
+    pub(super) fn count_lost(&mut self, cx: &mut Context<'_>, at: usize, packets: u32) {
+        cx.shared.counters.packets_lost += u64::from(packets);
+        self.paths[at].counters.packets_lost += u64::from(packets);
     }
 
     /// The peer does not answer: a HELLO asks whether it still knows the connection. If it does, and we know that, it
@@ -104,6 +115,7 @@ impl Connection {
         let path = self.path_mut(at);
         path.route = to.route;
         path.copied = to.copied;
+        path.counters.moves += 1;
         path.tx.move_to(cx.now);
         cx.shared.counters.moves += 1;
         if self.routes.lanes().len() > 1 && self.plane_check_at.is_none() {
@@ -125,6 +137,7 @@ impl Connection {
         let path = self.path_mut(at);
         path.copied = false;
         path.route = route;
+        path.counters.moves += 1;
         path.tx.move_to(cx.now);
         if self.paths.len() > 1 {
             self.path_mut(at).tx.rest_until_proved(cx.now);
@@ -325,6 +338,7 @@ impl Connection {
         };
         let at = suspicion.to_probe.len() % self.paths.len();
         cx.shared.counters.probes_sent += 1;
+        self.paths[at].counters.probes_sent += 1;
         self.push_bare(cx, at, Bare::Probe, None, route, train);
         true
     }

@@ -5,4 +5,5 @@ mod failure;
 mod forged;
 mod network;
 mod setup;
+mod telemetry;
 mod transfer;
