@@ -2,12 +2,13 @@
 //!
 //! A shared library that stock libibverbs loads (`plugin`), with the verbs objects (`verbs`) over the engine
 //! (`engine`), which drives the transport of `metaroce-proto` over the sockets of `metaroce-udp`. What is public here
-//! serves the command line: [`device`], and the questions at the end.
+//! serves the command line: [`device`], [`telemetry`], and the questions at the end.
 
 pub(crate) mod abi;
 pub mod device;
 pub(crate) mod engine;
 mod plugin;
+pub mod telemetry;
 pub(crate) mod verbs;
 
 use engine::config::Settings;

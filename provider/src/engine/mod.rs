@@ -6,6 +6,7 @@
 //! the order is engine, then queue pair, receive queue, completion queue. Read first: [`Engine::progress`], then
 //! `core.rs` (one turn), `gate.rs` (the lock), `background.rs` (the thread), `transmit.rs` (trains).
 
+mod asked;
 mod background;
 mod clock;
 pub mod config;
@@ -15,6 +16,7 @@ mod hold;
 mod host;
 mod presence;
 mod registry;
+mod report;
 mod setup;
 mod statistics;
 #[cfg(test)]
@@ -23,6 +25,7 @@ mod transmit;
 
 pub use registry::{after_fork_in_child, close_all};
 
+use self::asked::Door;
 use self::core::{Caller, Core};
 use crate::device::Device;
 use crate::verbs::mr_memory::MrTable;
@@ -59,6 +62,8 @@ struct Inner {
     /// pair may be the last to the engine, which must not end under its own lock.
     gate: Gate<Core, QpId>,
     presence: Presence,
+    /// Where `metaroce stat` asks.
+    door: Option<Door>,
     /// When the background thread wakes by itself, in nanoseconds of the clock.
     sleep_until_ns: AtomicU64,
     stop: AtomicBool,

@@ -1,6 +1,7 @@
 //! Opening an engine: from a device and the settings to sockets, core and thread. Called by `registry.rs` once for each
 //! device; nothing here runs afterwards.
 
+use super::asked::Door;
 use super::background;
 use super::clock::Clock;
 use super::config::Settings;
@@ -68,6 +69,10 @@ impl Engine {
         let endpoint = Endpoint::new(config, rand::random(), clock.now());
         let waker = Waker::new()?;
         let poller = Poller::new(&sockets, &waker)?;
+        let door = Door::open(&device.name, sockets.port());
+        if let Some(door) = &door {
+            poller.watch(door.fd())?;
+        }
         let inner = Arc::new(Inner {
             device: device.clone(),
             memory: MrTable::of_process().clone(),
@@ -77,6 +82,7 @@ impl Engine {
             waker,
             gate: Gate::new(Core::new(endpoint)),
             presence: Presence::default(),
+            door,
             sleep_until_ns: AtomicU64::new(background::AWAKE),
             stop: AtomicBool::new(false),
             closed: AtomicBool::new(false),

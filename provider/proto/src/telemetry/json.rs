@@ -51,6 +51,14 @@ impl<'a> Json<'a> {
         self
     }
 
+    /// A number, or `null`.
+    pub fn number_if_any(&mut self, name: &str, value: Option<u64>) -> &mut Self {
+        match value {
+            Some(value) => self.number(name, value),
+            None => self.fraction(name, f64::NAN),
+        }
+    }
+
     /// A number with a fraction; `null` where it is none.
     pub fn fraction(&mut self, name: &str, value: f64) -> &mut Self {
         self.key(name);
