@@ -145,7 +145,7 @@ fn totals_come_first_and_rates_after_that() {
     }
     let second = sample_of(&[report(3_000_000_000, 51_000, "a")], start + Duration::from_secs(2));
     let text = text::show(&second, Some(&first), false);
-    for wanted in ["sent 200 Mb/s, 25k packets/s", "dropped 0/s", "PKT/s", "25k  200M"] {
+    for wanted in ["sent 200 Mb/s, 25k packets/s", "dropped 0/s", "PKT/s", "25k   200M"] {
         assert!(text.contains(wanted), "{wanted:?} is not in\n{text}");
     }
     assert!(!text::show(&second, Some(&first), true).contains("PATH"));
