@@ -191,7 +191,11 @@ impl Poller {
     /// Too many epoll watches, or a descriptor that cannot be watched.
     pub fn watch(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
         // Edge-triggered: what the caller leaves there must not keep the thread awake.
-        self.add(fd.as_raw_fd(), libc::EPOLLIN | libc::EPOLLET, Token::Watched)
+        self.add(
+            fd.as_raw_fd(),
+            libc::EPOLLIN | libc::EPOLLET,
+            Token::Watched,
+        )
     }
 
     fn add(&self, fd: RawFd, events: i32, token: Token) -> io::Result<()> {

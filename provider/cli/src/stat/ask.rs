@@ -7,9 +7,7 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sched::{CloneFlags, setns};
 use nix::sys::socket::sockopt::PeerCredentials;
-use nix::sys::socket::{
-    AddressFamily, SockFlag, SockType, UnixAddr, connect, getsockopt, socket,
-};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, getsockopt, socket};
 use nix::unistd::Uid;
 use std::fs::{self, File};
 use std::io::Read;
@@ -74,7 +72,9 @@ pub(super) fn all(
     }
     listen(&mut questions, began);
     let answered = questions.into_iter().map(|question| {
-        let answer = question.answer.unwrap_or_else(|| silence_of(&question.engine));
+        let answer = question
+            .answer
+            .unwrap_or_else(|| silence_of(&question.engine));
         (question.engine, answer)
     });
     answered.collect()
@@ -87,7 +87,8 @@ fn knock(namespace: &Namespace) -> Vec<Question> {
     };
     // Only the calling thread enters the namespace; connections remain when it ends.
     let enter = || -> Result<(), Errno> {
-        let file = File::open(entrance).map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or(0)))?;
+        let file = File::open(entrance)
+            .map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or(0)))?;
         setns(file, CloneFlags::CLONE_NEWNET)
     };
     let connected = std::thread::scope(|scope| {
@@ -99,7 +100,10 @@ fn knock(namespace: &Namespace) -> Vec<Question> {
                     namespace,
                     Some("it is in another network namespace: ask as root, or in there".into()),
                 ),
-                Err(error) => connect_all(namespace, Some(format!("its network namespace cannot be entered: {error}"))),
+                Err(error) => connect_all(
+                    namespace,
+                    Some(format!("its network namespace cannot be entered: {error}")),
+                ),
             })
             .join()
     });
@@ -126,7 +130,9 @@ fn connect_all(namespace: &Namespace, obstacle: Option<String>) -> Vec<Question>
                 Err(Errno::ECONNREFUSED | Errno::ENOENT) => question.answer = Some(Answer::Gone),
                 // So many wait for an answer that it takes no more.
                 Err(Errno::EAGAIN) => {}
-                Err(error) => question.answer = Some(Answer::Silence(format!("cannot be asked: {error}"))),
+                Err(error) => {
+                    question.answer = Some(Answer::Silence(format!("cannot be asked: {error}")))
+                }
             }
         }
         question
@@ -173,14 +179,20 @@ impl Question {
 
     /// Takes what is there.
     fn read(&mut self) {
-        let Some(stream) = &mut self.stream else { return };
+        let Some(stream) = &mut self.stream else {
+            return;
+        };
         let mut chunk = vec![0; CHUNK_BYTES];
         loop {
             match stream.read(&mut chunk) {
                 Ok(0) => {
                     let text = std::mem::take(&mut self.text);
                     // An engine that ends, or has too much to answer, closes without a word.
-                    self.answer = Some(if text.is_empty() { Answer::Gone } else { Answer::Text(text) });
+                    self.answer = Some(if text.is_empty() {
+                        Answer::Gone
+                    } else {
+                        Answer::Text(text)
+                    });
                     return;
                 }
                 Ok(count) => self.text.extend_from_slice(&chunk[..count]),
@@ -202,7 +214,10 @@ impl Question {
 /// Reads all answers, until all are there or nobody who matters is left to wait for.
 fn listen(questions: &mut [Question], began: Instant) {
     loop {
-        let mut open: Vec<&mut Question> = questions.iter_mut().filter(|question| question.is_open()).collect();
+        let mut open: Vec<&mut Question> = questions
+            .iter_mut()
+            .filter(|question| question.is_open())
+            .collect();
         let within = if open.iter().all(|question| question.hopeless) {
             SILENT_WITHIN
         } else {
@@ -214,9 +229,15 @@ fn listen(questions: &mut [Question], began: Instant) {
         }
         let mut fds: Vec<PollFd<'_>> = open
             .iter()
-            .filter_map(|question| Some(PollFd::new(question.stream.as_ref()?.as_fd(), PollFlags::POLLIN)))
+            .filter_map(|question| {
+                Some(PollFd::new(
+                    question.stream.as_ref()?.as_fd(),
+                    PollFlags::POLLIN,
+                ))
+            })
             .collect();
-        let timeout = PollTimeout::try_from(left + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX);
+        let timeout =
+            PollTimeout::try_from(left + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX);
         if let Err(error) = poll(&mut fds, timeout)
             && error != Errno::EINTR
         {
@@ -233,11 +254,16 @@ fn listen(questions: &mut [Question], began: Instant) {
 fn silence_of(engine: &Engine) -> Answer {
     let status = fs::read_to_string(format!("/proc/{}/stat", engine.pid)).unwrap_or_default();
     // The name before it may have spaces and parentheses.
-    let state = status.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+    let state = status
+        .rsplit_once(") ")
+        .and_then(|(_, rest)| rest.chars().next());
     match state {
         Some('T') => Answer::Silence("it is stopped (SIGSTOP, Ctrl-Z)".into()),
         Some('t') => Answer::Silence("a debugger holds it".into()),
         Some('Z' | 'X') => Answer::Gone,
-        _ => Answer::Silence(format!("it does not answer within {} s", ANSWER_WITHIN.as_secs())),
+        _ => Answer::Silence(format!(
+            "it does not answer within {} s",
+            ANSWER_WITHIN.as_secs()
+        )),
     }
 }

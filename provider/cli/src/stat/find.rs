@@ -28,7 +28,8 @@ pub(super) struct Namespace {
 /// The kernel's list of our own namespace cannot be read.
 pub(super) fn namespaces() -> Result<Vec<Namespace>> {
     let own = Path::new("/proc/self");
-    let table = fs::read(own.join("net/unix")).context("cannot read /proc/net/unix (is /proc mounted?)")?;
+    let table =
+        fs::read(own.join("net/unix")).context("cannot read /proc/net/unix (is /proc mounted?)")?;
     let own_inode = inode_of(own).unwrap_or(0);
     let mut found = vec![Namespace {
         inode: own_inode,
@@ -61,7 +62,9 @@ fn other_namespaces(own: u64) -> BTreeMap<u64, PathBuf> {
 }
 
 fn inode_of(process: &Path) -> Option<u64> {
-    fs::metadata(process.join("ns/net")).ok().map(|file| file.ino())
+    fs::metadata(process.join("ns/net"))
+        .ok()
+        .map(|file| file.ino())
 }
 
 /// The names of ours in a table like /proc/net/unix, each once.

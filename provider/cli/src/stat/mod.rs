@@ -104,7 +104,10 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 /// Writes to stdout; false if nobody reads any more (`metaroce stat | head`).
 fn write(text: &str) -> Result<bool> {
     let mut stdout = std::io::stdout().lock();
-    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+    match stdout
+        .write_all(text.as_bytes())
+        .and_then(|()| stdout.flush())
+    {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(false),
         Err(error) => bail!("cannot write: {error}"),

@@ -15,7 +15,8 @@ pub(super) fn add(now: &mut Value, before: &Value, seconds: f64) {
     let total = of(&now["counters"], &before["counters"], &names, seconds);
     now["per_second"] = total;
     for connection in now["connections"].as_array_mut().into_iter().flatten() {
-        let Some(earlier) = with_same(&before["connections"], "id", &connection["id"]).cloned() else {
+        let Some(earlier) = with_same(&before["connections"], "id", &connection["id"]).cloned()
+        else {
             continue;
         };
         for kind in ["paths", "receiving_paths"] {

@@ -111,9 +111,13 @@ pub(super) fn take(options: &Options, before: Option<&Sample>) -> Result<Sample>
     let answers = ask::all(
         &namespaces,
         |engine| options.wants(&[engine.pid, engine.name.pid], &engine.name.device),
-        |engine| before.is_some_and(|before| before.silent.iter().any(|(silent, _)| silent == engine)),
+        |engine| {
+            before.is_some_and(|before| before.silent.iter().any(|(silent, _)| silent == engine))
+        },
     );
-    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let since_epoch = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
     let mut sample = Sample {
         at: Instant::now(),
         time_ns: since_epoch.as_nanos() as u64,
@@ -124,7 +128,11 @@ pub(super) fn take(options: &Options, before: Option<&Sample>) -> Result<Sample>
     for (engine, answer) in answers {
         match answer {
             Answer::Text(text) => match understand(&text) {
-                Ok((raw, report)) => sample.engines.push(Heard { engine, raw, report }),
+                Ok((raw, report)) => sample.engines.push(Heard {
+                    engine,
+                    raw,
+                    report,
+                }),
                 Err(why) => sample.silent.push((engine, why)),
             },
             Answer::Silence(why) => sample.silent.push((engine, why)),
@@ -132,7 +140,9 @@ pub(super) fn take(options: &Options, before: Option<&Sample>) -> Result<Sample>
             Answer::Gone => {}
         }
     }
-    sample.engines.sort_by(|a, b| (a.engine.pid, &a.engine.name).cmp(&(b.engine.pid, &b.engine.name)));
+    sample
+        .engines
+        .sort_by(|a, b| (a.engine.pid, &a.engine.name).cmp(&(b.engine.pid, &b.engine.name)));
     Ok(sample)
 }
 

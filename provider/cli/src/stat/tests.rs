@@ -50,7 +50,10 @@ fn only_listening_sockets_with_our_names_are_engines() {
 fn a_real_socket_is_found() {
     let (name, _listener) = listener(1);
     let namespaces = find::namespaces().unwrap();
-    let own = namespaces.iter().find(|namespace| namespace.entrance.is_none()).unwrap();
+    let own = namespaces
+        .iter()
+        .find(|namespace| namespace.entrance.is_none())
+        .unwrap();
     assert!(own.names.contains(&name), "{own:?}");
 }
 
@@ -64,14 +67,24 @@ fn the_silent_do_not_keep_the_others_waiting_for_long() {
     let began = Instant::now();
     let answers = ask_names(&[&silent, &talker, &gone], false);
     let taken = began.elapsed();
-    assert!(taken >= ask::ANSWER_WITHIN && taken < 3 * ask::ANSWER_WITHIN, "{taken:?}");
+    assert!(
+        taken >= ask::ANSWER_WITHIN && taken < 3 * ask::ANSWER_WITHIN,
+        "{taken:?}"
+    );
     let texts: Vec<_> = answers.iter().map(|(_, answer)| answer.clone()).collect();
-    assert!(matches!(&texts[0], Answer::Silence(why) if why.contains("does not answer")), "{texts:?}");
+    assert!(
+        matches!(&texts[0], Answer::Silence(why) if why.contains("does not answer")),
+        "{texts:?}"
+    );
     assert_eq!(texts[1..], [Answer::Text(b"{}".to_vec()), Answer::Gone]);
     // The next time nobody waits that long for it.
     let began = Instant::now();
     ask_names(&[&silent], true);
-    assert!(began.elapsed() < ask::ANSWER_WITHIN, "{:?}", began.elapsed());
+    assert!(
+        began.elapsed() < ask::ANSWER_WITHIN,
+        "{:?}",
+        began.elapsed()
+    );
 }
 
 #[test]
@@ -143,9 +156,17 @@ fn totals_come_first_and_rates_after_that() {
     ] {
         assert!(text.contains(wanted), "{wanted:?} is not in\n{text}");
     }
-    let second = sample_of(&[report(3_000_000_000, 51_000, "a")], start + Duration::from_secs(2));
+    let second = sample_of(
+        &[report(3_000_000_000, 51_000, "a")],
+        start + Duration::from_secs(2),
+    );
     let text = text::show(&second, Some(&first), false);
-    for wanted in ["sent 200 Mb/s, 25k packets/s", "dropped 0/s", "PKT/s", "25k   200M"] {
+    for wanted in [
+        "sent 200 Mb/s, 25k packets/s",
+        "dropped 0/s",
+        "PKT/s",
+        "25k   200M",
+    ] {
         assert!(text.contains(wanted), "{wanted:?} is not in\n{text}");
     }
     assert!(!text::show(&second, Some(&first), true).contains("PATH"));
@@ -158,30 +179,64 @@ fn json_has_rates_of_the_same_engine_connection_and_path_only() {
     let json = first.json(None);
     assert_eq!(json["interval_s"], Value::Null);
     assert_eq!(json["engines"][0]["pid"], 4242);
-    assert_eq!(json["engines"][0]["new_field"], json!([1]), "what is unknown here is passed on");
+    assert_eq!(
+        json["engines"][0]["new_field"],
+        json!([1]),
+        "what is unknown here is passed on"
+    );
     assert_eq!(json["engines"][0]["per_second"], Value::Null);
 
-    let second = sample_of(&[report(3_000_000_000, 51_000, "a")], start + Duration::from_secs(2));
+    let second = sample_of(
+        &[report(3_000_000_000, 51_000, "a")],
+        start + Duration::from_secs(2),
+    );
     let json = second.json(Some(&first));
-    assert_eq!(json["engines"][0]["per_second"]["data_packets_sent"], 25_000.0);
+    assert_eq!(
+        json["engines"][0]["per_second"]["data_packets_sent"],
+        25_000.0
+    );
     let path = &json["engines"][0]["connections"][0]["paths"][0];
     assert_eq!(path["per_second"]["data_bytes_sent"], 25_000_000.0);
     assert_eq!(path["per_second"]["moves"], 0.0);
     assert_eq!(path["per_second"]["srtt_ns"], Value::Null, "no counter");
 
-    let other = sample_of(&[report(3_000_000_000, 51_000, "b")], start + Duration::from_secs(2));
+    let other = sample_of(
+        &[report(3_000_000_000, 51_000, "b")],
+        start + Duration::from_secs(2),
+    );
     let json = other.json(Some(&first));
-    assert_eq!(json["engines"][0]["connections"][0]["paths"][0]["per_second"], Value::Null);
+    assert_eq!(
+        json["engines"][0]["connections"][0]["paths"][0]["per_second"],
+        Value::Null
+    );
     // A younger engine under the same name is another one.
-    let young = sample_of(&[report(500_000_000, 10, "a")], start + Duration::from_secs(2));
-    assert_eq!(young.json(Some(&first))["engines"][0]["per_second"], Value::Null);
+    let young = sample_of(
+        &[report(500_000_000, 10, "a")],
+        start + Duration::from_secs(2),
+    );
+    assert_eq!(
+        young.json(Some(&first))["engines"][0]["per_second"],
+        Value::Null
+    );
 }
 
 #[test]
 fn answers_that_cannot_be_read_are_explained() {
-    assert!(understand(b"{\"version\":").unwrap_err().contains("damaged"));
-    assert!(understand(b"{\"version\":99}").unwrap_err().contains("version 99"));
-    assert!(understand(b"{\"version\":1,\"connections\":7}").unwrap_err().contains("damaged"));
+    assert!(
+        understand(b"{\"version\":")
+            .unwrap_err()
+            .contains("damaged")
+    );
+    assert!(
+        understand(b"{\"version\":99}")
+            .unwrap_err()
+            .contains("version 99")
+    );
+    assert!(
+        understand(b"{\"version\":1,\"connections\":7}")
+            .unwrap_err()
+            .contains("damaged")
+    );
 }
 
 #[test]
@@ -192,12 +247,18 @@ fn filters_and_limits() {
         #[command(flatten)]
         options: Options,
     }
-    let parse = |line: &[&str]| Line::try_parse_from([&["stat"], line].concat()).map(|line| line.options);
+    let parse =
+        |line: &[&str]| Line::try_parse_from([&["stat"], line].concat()).map(|line| line.options);
     let options = parse(&["--pid", "7", "-d", "mr0", "-i", "0.5", "-c", "3"]).unwrap();
     assert!(options.wants(&[7, 1], "mr0") && options.wants(&[100, 7], "mr0"));
     assert!(!options.wants(&[8], "mr0") && !options.wants(&[7], "mr1"));
     assert!(parse(&[]).unwrap().wants(&[1], "x"));
-    for wrong in [&["-i", "0"][..], &["-i", "nan"], &["-c", "0"], &["--once", "-c", "2"]] {
+    for wrong in [
+        &["-i", "0"][..],
+        &["-i", "nan"],
+        &["-c", "0"],
+        &["--once", "-c", "2"],
+    ] {
         assert!(parse(wrong).is_err(), "{wrong:?}");
     }
 }

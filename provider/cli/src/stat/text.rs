@@ -49,7 +49,9 @@ pub(super) fn show(sample: &Sample, before: Option<&Sample>, brief: bool) -> Str
 
 fn show_engine(out: &mut String, heard: &Heard, earlier: Option<&Heard>, brief: bool) {
     let report = &heard.report;
-    let seconds = earlier.map_or(0.0, |earlier| (report.age_ns - earlier.report.age_ns) as f64 / 1e9);
+    let seconds = earlier.map_or(0.0, |earlier| {
+        (report.age_ns - earlier.report.age_ns) as f64 / 1e9
+    });
     let count = |name: &str| Count {
         now: counter(&report.counters, name),
         before: earlier.map(|earlier| counter(&earlier.report.counters, name)),
@@ -64,11 +66,16 @@ fn show_engine(out: &mut String, heard: &Heard, earlier: Option<&Heard>, brief: 
         plain(&report.interface),
         report.udp_port,
         plural(report.queue_pairs, "queue pair"),
-        plural(report.connections.len() as u64 + report.connections_left_out, "connection"),
+        plural(
+            report.connections.len() as u64 + report.connections_left_out,
+            "connection"
+        ),
         report.age_ns / 1_000_000_000,
     );
     let dropped = |report: &BTreeMap<String, u64>| -> u64 {
-        let drops = report.iter().filter(|(name, _)| name.starts_with("dropped_"));
+        let drops = report
+            .iter()
+            .filter(|(name, _)| name.starts_with("dropped_"));
         drops.map(|(_, value)| value).sum()
     };
     let dropped = Count {
@@ -96,7 +103,11 @@ fn show_engine(out: &mut String, heard: &Heard, earlier: Option<&Heard>, brief: 
         show_connection(out, connection, before, seconds, brief);
     }
     if report.connections_left_out > 0 {
-        let _ = writeln!(out, "  and {}", plural(report.connections_left_out, "further connection"));
+        let _ = writeln!(
+            out,
+            "  and {}",
+            plural(report.connections_left_out, "further connection")
+        );
     }
 }
 
@@ -104,10 +115,17 @@ fn counter(counters: &BTreeMap<String, u64>, name: &str) -> u64 {
     counters.get(name).copied().unwrap_or(0)
 }
 
-fn show_connection(out: &mut String, connection: &Connection, before: Option<&Connection>, seconds: f64, brief: bool) {
-    let grant = connection
-        .grant_bytes_per_s
-        .map_or_else(|| "unlimited".into(), |grant| with_unit(grant as f64 * 8.0, "b/s"));
+fn show_connection(
+    out: &mut String,
+    connection: &Connection,
+    before: Option<&Connection>,
+    seconds: f64,
+    brief: bool,
+) {
+    let grant = connection.grant_bytes_per_s.map_or_else(
+        || "unlimited".into(),
+        |grant| with_unit(grant as f64 * 8.0, "b/s"),
+    );
     let _ = writeln!(
         out,
         "  {} -> {}  {}  {}  in flight {} of {}  grant {grant}  silent {} ms",
@@ -124,14 +142,29 @@ fn show_connection(out: &mut String, connection: &Connection, before: Option<&Co
     }
     let rates = before.is_some();
     let mut table = Table::new(&[
-        "PATH", "STATE", "SOURCE", "RTT us", "MIN us", "WINDOW", "FLIGHT",
+        "PATH",
+        "STATE",
+        "SOURCE",
+        "RTT us",
+        "MIN us",
+        "WINDOW",
+        "FLIGHT",
         if rates { "PKT/s" } else { "PACKETS" },
         if rates { "bit/s" } else { "BYTES" },
-        "RETX", "LOST", "PROBES", "MOVES", "CE",
+        "RETX",
+        "LOST",
+        "PROBES",
+        "MOVES",
+        "CE",
     ]);
     let used = |path: &&Path| path.data_packets_sent > 0;
     for path in connection.paths.iter().filter(used) {
-        let earlier = before.and_then(|before| before.paths.iter().find(|earlier| earlier.path == path.path));
+        let earlier = before.and_then(|before| {
+            before
+                .paths
+                .iter()
+                .find(|earlier| earlier.path == path.path)
+        });
         table.row(sending_row(path, earlier, seconds));
     }
     table.print(out);
@@ -140,12 +173,19 @@ fn show_connection(out: &mut String, connection: &Connection, before: Option<&Co
         let _ = writeln!(out, "    {} unused", plural(unused as u64, "path"));
     }
     let mut table = Table::new(&[
-        "FROM PATH", "SOURCE", "LOCAL",
+        "FROM PATH",
+        "SOURCE",
+        "LOCAL",
         if rates { "PKT/s" } else { "PACKETS" },
         if rates { "bit/s" } else { "BYTES" },
-        "DUPLICATES", "CE",
+        "DUPLICATES",
+        "CE",
     ]);
-    for path in connection.receiving_paths.iter().filter(|path| path.data_packets_received > 0) {
+    for path in connection
+        .receiving_paths
+        .iter()
+        .filter(|path| path.data_packets_received > 0)
+    {
         let mut earlier = before.iter().flat_map(|before| &before.receiving_paths);
         let earlier = earlier.find(|earlier| earlier.path == path.path);
         table.row(receiving_row(path, earlier, seconds));
@@ -159,7 +199,13 @@ fn sending_row(path: &Path, earlier: Option<&Path>, seconds: f64) -> Vec<String>
         before: earlier.map(of),
         seconds,
     };
-    let us = |ns: u64| if ns == 0 { "-".into() } else { tenths(ns as f64 / 1e3) };
+    let us = |ns: u64| {
+        if ns == 0 {
+            "-".into()
+        } else {
+            tenths(ns as f64 / 1e3)
+        }
+    };
     vec![
         path.path.to_string(),
         plain(&path.state),
@@ -178,7 +224,11 @@ fn sending_row(path: &Path, earlier: Option<&Path>, seconds: f64) -> Vec<String>
     ]
 }
 
-fn receiving_row(path: &ReceivingPath, earlier: Option<&ReceivingPath>, seconds: f64) -> Vec<String> {
+fn receiving_row(
+    path: &ReceivingPath,
+    earlier: Option<&ReceivingPath>,
+    seconds: f64,
+) -> Vec<String> {
     let count = |of: fn(&ReceivingPath) -> u64| Count {
         now: of(path),
         before: earlier.map(of),
@@ -216,14 +266,21 @@ impl Table {
 
     /// Nothing if there is no row.
     fn print(&self, out: &mut String) {
-        let [heads, rows @ ..] = &self.rows[..] else { return };
+        let [heads, rows @ ..] = &self.rows[..] else {
+            return;
+        };
         if rows.is_empty() {
             return;
         }
         for row in &self.rows {
             out.push_str("  ");
             for column in 0..heads.len() {
-                let width = self.rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+                let width = self
+                    .rows
+                    .iter()
+                    .map(|row| row[column].chars().count())
+                    .max()
+                    .unwrap_or(0);
                 let cell = &row[column];
                 let _ = if WORDS.contains(&heads[column].as_str()) {
                     write!(out, "  {cell:<width$}")
@@ -239,7 +296,9 @@ impl Table {
 
 /// In a table: a rate if there is one, else the total (bytes, whatever `unit` makes of a rate).
 fn cell(count: Count, unit: f64) -> String {
-    count.rate().map_or_else(|| short(count.now as f64), |rate| short(rate * unit))
+    count
+        .rate()
+        .map_or_else(|| short(count.now as f64), |rate| short(rate * unit))
 }
 
 fn bytes(count: Count) -> String {
@@ -285,11 +344,23 @@ fn scaled(mut value: f64) -> (String, &'static str) {
         prefix += 1;
     }
     let whole = value >= 99.95 || value.fract().abs() < 1e-9;
-    let digits = if whole { format!("{value:.0}") } else { format!("{value:.1}") };
+    let digits = if whole {
+        format!("{value:.0}")
+    } else {
+        format!("{value:.1}")
+    };
     (digits, PREFIXES[prefix])
 }
 
 /// Other processes' words must not command the terminal.
 fn plain(text: &str) -> String {
-    text.chars().map(|character| if character.is_control() { '?' } else { character }).collect()
+    text.chars()
+        .map(|character| {
+            if character.is_control() {
+                '?'
+            } else {
+                character
+            }
+        })
+        .collect()
 }

@@ -13,6 +13,7 @@ mod nccl;
 mod perftest;
 mod pingpong;
 mod plugin;
+mod telemetry;
 
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
@@ -39,6 +40,7 @@ pub fn all() -> Vec<Case> {
         nccl::cases(),
         hostile::cases(),
         dissect::cases(),
+        telemetry::cases(),
     ]
     .into_iter()
     .flatten()
