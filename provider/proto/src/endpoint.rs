@@ -27,6 +27,7 @@ use crate::event::Event;
 use crate::host::Host;
 use crate::path::Constants;
 use crate::stream::HoldBudget;
+use crate::telemetry::log::{Ending, Log, Record, What};
 use crate::telemetry::{ConnectionInfo, Counters, EndedCounters, EndpointInfo};
 use crate::train::{SegmentOwner, Train};
 use crate::types::{EndpointConfig, LocalIndex, QpId, Route, SourceSlot, Status, Time};
@@ -142,6 +143,7 @@ impl Endpoint {
             counters: Counters::default(),
             ended: EndedCounters::default(),
             events: VecDeque::new(),
+            log: Log::default(),
             hold: HoldBudget::new(config.hold_bytes, config.force_strict),
             fair_share: FairShare::new(config.receive_window_bytes, config.payload_bytes),
             rng,
@@ -204,7 +206,7 @@ impl Endpoint {
             });
             if dead == Some(true) {
                 self.shared.counters.connections_lost += 1;
-                self.bury(now, index);
+                self.bury(now, index, Ending::Unreachable);
             }
         }
     }
@@ -236,8 +238,8 @@ impl Endpoint {
         self.shared.counters.too_large += 1;
         let indices: SmallVec<[ConnectionIndex; 8]> = self.connections.indices().collect();
         for index in indices {
-            self.on_connection(now, index, |connection, _| {
-                connection.shrink_payload(route.destination, bytes)
+            self.on_connection(now, index, |connection, cx| {
+                connection.shrink_payload(now, cx.shared, route.destination, bytes)
             });
         }
     }
@@ -331,6 +333,11 @@ impl Endpoint {
         self.shared.events.pop_front()
     }
 
+    /// The next record of the event log; `None` when there is none, or the log is off.
+    pub fn poll_log(&mut self, now: Time) -> Option<Record> {
+        self.shared.log.poll(now, &self.shared.counters)
+    }
+
     /// When to call [`Self::handle_timeout`] at the latest; `None` when nothing can become due by itself.
     pub fn poll_timeout(&self) -> Option<Time> {
         let touched = self
@@ -338,6 +345,11 @@ impl Endpoint {
             .iter()
             .filter_map(|index| self.connections.get(*index)?.deadline());
         touched.chain(self.timers.next()).min()
+    }
+
+    /// Keeps an event log from now on, of up to `capacity` records between two drains.
+    pub fn enable_log(&mut self, capacity: usize) {
+        self.shared.log.enable(capacity, &self.shared.counters);
     }
 
     // ---- Queries ----
@@ -421,7 +433,7 @@ impl Endpoint {
             return;
         };
         if connection.is_dead() {
-            self.bury(now, index);
+            self.bury(now, index, Ending::Closed);
             return;
         }
         if !connection.in_urgent && connection.wants_urgent() {
@@ -452,20 +464,26 @@ impl Endpoint {
     }
 
     /// A connection is over: its streams lose their peer, or start over if they never had one.
-    fn bury(&mut self, now: Time, index: ConnectionIndex) {
-        for id in self.remove_connection(now, index) {
+    fn bury(&mut self, now: Time, index: ConnectionIndex, why: Ending) {
+        for id in self.remove_connection(now, index, why) {
             self.attach(now, id);
         }
     }
 
     /// Removes a connection; returns the queue pairs that never had a peer.
-    fn remove_connection(&mut self, now: Time, index: ConnectionIndex) -> Vec<QpId> {
+    fn remove_connection(&mut self, now: Time, index: ConnectionIndex, why: Ending) -> Vec<QpId> {
         let Some(mut connection) = self.connections.remove(index) else {
             return Vec::new();
         };
         self.timers.disarm(index);
         connection.end_activity(&mut self.shared);
         connection.end_counters(&mut self.shared);
+        let streams = connection.stream_count();
+        connection.log(
+            now,
+            &mut self.shared,
+            What::ConnectionEnded { why, streams },
+        );
         let mut cx = Context {
             now,
             shared: &mut self.shared,
@@ -491,7 +509,7 @@ impl Endpoint {
                 .get(index)
                 .is_some_and(|connection| !connection.is_usable())
         {
-            self.bury(now, index);
+            self.bury(now, index, Ending::Closed);
             found = self.connections.find_key(&key);
         }
         let index = match found {

@@ -2,6 +2,7 @@
 //! simulator. Every dropped packet is in exactly one of the `dropped_*` counters. Nothing decides by a counter.
 
 pub mod json;
+pub mod log;
 mod snapshot;
 
 pub use snapshot::{

@@ -11,6 +11,7 @@ use crate::conn::{Connection, Context};
 use crate::endpoint::qp::Phase;
 use crate::host::Host;
 use crate::path::BlockOutcome;
+use crate::telemetry::log::What;
 use crate::train::Train;
 use crate::types::{Driving, QpId, Route, Time};
 use crate::wire::{
@@ -357,6 +358,7 @@ impl Connection {
                 cx.shared.counters.dropped_out_of_window += 1;
                 continue;
             }
+            let window = self.window_if_logged(cx, at);
             let mut acked = std::mem::take(&mut cx.shared.acked);
             let outcome = self
                 .path_mut(at)
@@ -367,6 +369,7 @@ impl Connection {
             }
             cx.shared.acked = acked;
             self.after_block(cx, at, &outcome);
+            self.log_cut(cx, at, window, outcome.ce, outcome.lost);
         }
         for block in view.stream_blocks() {
             self.handle_stream_block(cx, &block);
@@ -397,6 +400,9 @@ impl Connection {
         if outcome.lost > 0 {
             self.count_lost(cx, at, outcome.lost);
             self.lost_paths |= 1 << at;
+        }
+        if outcome.woke {
+            self.log_path(cx, at, What::PathReturns);
         }
         if outcome.rtt_ns.is_some() {
             self.tell_round_trip(at);
@@ -441,7 +447,11 @@ impl Connection {
             .requester
             .handle_stream_block(cx.now, block, &mut cx.shared.events);
         cx.shared.counters.rnr_received += life.requester.rnr_count() - rnr_before;
+        let refused = life.requester.take_refusal();
         let wait = life.requester.poll_timeout(cx.now);
+        if let Some((msn, code)) = refused {
+            self.log_stream(cx, id, What::RefusedByPeer { msn, code });
+        }
         if let Err(failure) = result {
             self.fail_by_request(cx, id, failure);
             return;

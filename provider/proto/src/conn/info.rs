@@ -22,7 +22,7 @@ impl Connection {
             open: self.is_open(),
             began_at: self.began_at,
             last_heard_at: self.last_heard,
-            streams: self.streams.len() as u32,
+            streams: self.stream_count(),
             streams_opening: self.opening.len() as u32,
             payload_bytes: self.payload_bytes,
             in_flight_bytes: self.bytes_in_flight(),
@@ -31,6 +31,11 @@ impl Connection {
             paths: self.paths.iter().map(|path| path.info(shared)).collect(),
             receiving_paths: self.rx_paths.iter().map(|path| path.info(shared)).collect(),
         }
+    }
+
+    /// Queue pairs that use it.
+    pub(crate) fn stream_count(&self) -> u32 {
+        self.streams.len() as u32
     }
 
     /// The connection ends: what its paths counted is kept in the sum.

@@ -6,6 +6,7 @@ use crate::endpoint::qp::{Life, Phase, QpTable, RETRY_MAX_NS, RETRY_PRESENT_NS, 
 use crate::event::QpFailure;
 use crate::host::Host;
 use crate::stream::{self, Failure, PeerStream};
+use crate::telemetry::log::{Subject, What};
 use crate::types::{QpId, Status, Time};
 use crate::wire::{Msn, NakCode, Open, OpenFlags, Qpn, Shut, ShutReason, Ssn, StreamBlock, Token};
 
@@ -45,6 +46,8 @@ impl Connection {
         life.ready = false;
         life.news = false;
         let at = life.retry.at;
+        let peer_qpn = life.params.dest_qpn;
+        self.log_stream(cx, id, What::StreamOpening { peer_qpn });
         self.streams.push(id);
         self.opening.push(id);
         self.linger_at = None;
@@ -193,6 +196,7 @@ impl Connection {
             message_span: self.peer.message_span,
             packet_span: self.peer.packet_span,
         });
+        self.log_stream(cx, id, What::StreamOpened);
         self.opening.retain(|other| *other != id);
         self.watch_silence(cx, id);
         self.make_ready(cx.qps, id);
@@ -400,7 +404,9 @@ impl Connection {
         }
         life.phase = Phase::PeerGone;
         self.opening.retain(|other| *other != id);
-        if !life.requester.is_idle() {
+        let idle = life.requester.is_idle();
+        self.log_stream(cx, id, What::StreamPeerGone);
+        if !idle {
             fail_life(cx, id, PEER_LOST);
         }
     }
@@ -409,6 +415,11 @@ impl Connection {
     pub(super) fn fail_life(&mut self, cx: &mut Context<'_>, id: QpId, failure: Failure) {
         self.opening.retain(|other| *other != id);
         fail_life(cx, id, failure);
+    }
+
+    /// Takes down that the program ended the life of `id`.
+    pub(crate) fn log_end(&self, cx: &mut Context<'_>, id: QpId, reason: ShutReason) {
+        self.log_stream(cx, id, What::StreamEnded { reason });
     }
 
     /// The OPEN of `id` is not repeated any more.
@@ -486,6 +497,15 @@ pub(crate) fn fail_life(cx: &mut Context<'_>, id: QpId, failure: Failure) {
         events,
     );
     counters.qp_failures += 1;
+    let subject = Subject {
+        qpn: cx.qps.get(id).map(|qp| qp.qpn),
+        ..Subject::default()
+    };
+    let what = What::StreamFailed {
+        status: failure.status,
+        failure: failure.failure,
+    };
+    cx.shared.log.push(cx.now, subject, what);
 }
 
 /// A work request was submitted to a life whose peer is gone.

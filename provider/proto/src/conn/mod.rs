@@ -34,6 +34,7 @@ use crate::endpoint::table::{ConnectionIndex, Key};
 use crate::event::Event;
 use crate::path::{Constants, PathRx};
 use crate::stream::{HoldBudget, SegmentRef};
+use crate::telemetry::log::{Log, Subject, What};
 use crate::telemetry::{Counters, EndedCounters, ReceivingCounters};
 use crate::types::{EndpointConfig, LocalIndex, QpId, Route, Time};
 use crate::wire::{
@@ -68,6 +69,7 @@ pub(crate) struct Shared {
     /// Of paths that are gone with their connections.
     pub ended: EndedCounters,
     pub events: VecDeque<Event>,
+    pub log: Log,
     pub hold: HoldBudget,
     pub fair_share: FairShare,
     pub rng: SmallRng,
@@ -300,7 +302,45 @@ impl Connection {
             in_touched: false,
         };
         connection.make_paths(now, shared, usize::from(shared.config.paths));
+        let what = What::ConnectionBegun {
+            source: key.source,
+            destination: key.dest,
+            peer: connection.routes.first().destination,
+        };
+        connection.log(now, shared, what);
         connection
+    }
+
+    /// Takes down what happened to the connection.
+    pub(crate) fn log(&self, now: Time, shared: &mut Shared, what: What) {
+        let subject = Subject {
+            connection: Some(self.my_id),
+            ..Subject::default()
+        };
+        shared.log.push(now, subject, what);
+    }
+
+    /// Takes down what happened to path `at`.
+    pub(super) fn log_path(&self, cx: &mut Context<'_>, at: usize, what: What) {
+        let subject = Subject {
+            connection: Some(self.my_id),
+            path: Some(self.paths[at].tx.id()),
+            qpn: None,
+        };
+        cx.shared.log.push(cx.now, subject, what);
+    }
+
+    /// Takes down what happened to the stream of `id`.
+    pub(super) fn log_stream(&self, cx: &mut Context<'_>, id: QpId, what: What) {
+        if !cx.shared.log.is_on() {
+            return;
+        }
+        let subject = Subject {
+            connection: Some(self.my_id),
+            path: None,
+            qpn: cx.qps.get(id).map(|qp| qp.qpn),
+        };
+        cx.shared.log.push(cx.now, subject, what);
     }
 
     /// Routes for `key`, or why there are none.
@@ -341,7 +381,13 @@ impl Connection {
     }
 
     /// Packets to `destination` must not be as large as `bytes`.
-    pub(crate) fn shrink_payload(&mut self, destination: std::net::SocketAddr, bytes: u32) {
+    pub(crate) fn shrink_payload(
+        &mut self,
+        now: Time,
+        shared: &mut Shared,
+        destination: std::net::SocketAddr,
+        bytes: u32,
+    ) {
         if self
             .routes
             .lanes()
@@ -355,7 +401,11 @@ impl Connection {
             .iter()
             .find(|step| u32::from(**step) < limit);
         let smallest = PAYLOAD_STEPS_BYTES[PAYLOAD_STEPS_BYTES.len() - 1];
-        self.payload_bytes = self.payload_bytes.min(*fits.unwrap_or(&smallest));
+        let payload_bytes = self.payload_bytes.min(*fits.unwrap_or(&smallest));
+        if payload_bytes < self.payload_bytes {
+            self.log(now, shared, What::PayloadShrunk { payload_bytes });
+        }
+        self.payload_bytes = payload_bytes;
     }
 
     pub(crate) fn is_dead(&self) -> bool {

@@ -10,6 +10,7 @@ use crate::host::Host;
 use crate::path::{PathRx, Verdict};
 use crate::stream::{Failure, Outcome};
 use crate::telemetry::ReceivingCounters;
+use crate::telemetry::log::What;
 use crate::types::{QpId, Time};
 use crate::wire::{
     Base, BaseFlags, DataHeader, FillStatus, Opcode, PathId, Service, Shut, ShutReason, Token,
@@ -222,6 +223,9 @@ impl Connection {
             &mut shared.events,
         );
         shared.counters.rnr_sent += life.responder.rnr_count() - rnr_before;
+        if let Some((msn, code)) = life.responder.take_refusal() {
+            self.log_stream(cx, id, What::RefusedHere { msn, code });
+        }
         self.after_responder(cx, id, result.as_ref().err().copied());
         if result.is_ok_and(|outcome| outcome != Outcome::Placed) {
             cx.shared.counters.dropped_refused += 1;

@@ -196,7 +196,8 @@ impl Connection {
             && segment.length <= self.payload_bytes
         {
             cx.shared.counters.too_large += 1;
-            self.shrink_payload(self.routes.first().destination, packet_bytes(segment));
+            let destination = self.routes.first().destination;
+            self.shrink_payload(cx.now, cx.shared, destination, packet_bytes(segment));
         }
     }
 

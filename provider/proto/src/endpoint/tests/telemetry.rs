@@ -4,6 +4,7 @@
 use super::network::*;
 use crate::endpoint::Endpoint;
 use crate::host::Visibility;
+use crate::telemetry::log::{Ending, Record, What, route_by_number};
 use crate::telemetry::{ConnectionState, Counters, PathState};
 use crate::types::*;
 
@@ -162,4 +163,190 @@ fn connections_in_parts_are_all_connections_once() {
         (info.connections, info.queue_pairs, info.ended.connections),
         (6, 6, 1)
     );
+}
+
+fn log_of(network: &mut Network, node: usize) -> Vec<Record> {
+    let now = network.now;
+    std::iter::from_fn(|| network.nodes[node].endpoint.poll_log(now)).collect()
+}
+
+fn names(log: &[Record]) -> Vec<&'static str> {
+    log.iter().map(|record| record.what.name()).collect()
+}
+
+#[test]
+fn the_log_tells_the_life_of_a_connection_in_order() {
+    let mut network = Network::pair(504, CALM, 1);
+    for node in &mut network.nodes {
+        node.endpoint.enable_log(1000);
+    }
+    let (a, _) = network.connected(0, 1);
+    network.region(0, LOCAL, BASE, pattern(1, 4096), Visibility::Relaxed);
+    network.region(1, REMOTE, BASE, vec![0; 4096], Visibility::Relaxed);
+    write(&mut network, a, 0, 4096);
+    assert!(network.run_until(100 * MS, |network| network.nodes[0].sends.len() == 1));
+    let log = log_of(&mut network, 0);
+    assert_eq!(
+        names(&log),
+        [
+            "connection_begun",
+            "stream_opening",
+            "connection_opened",
+            "stream_opened"
+        ]
+    );
+    let id = network.nodes[0].endpoint.connections().next().unwrap().id;
+    assert!(
+        log.iter()
+            .all(|record| record.subject.connection == Some(id))
+    );
+    assert!(log.is_sorted_by_key(|record| record.at));
+
+    let now = network.now;
+    let Node {
+        endpoint, memory, ..
+    } = &mut network.nodes[0];
+    endpoint.destroy_qp(now, a, memory);
+    network.run(3_000 * MS);
+    let mine = names(&log_of(&mut network, 0));
+    assert_eq!(
+        mine,
+        ["stream_ended", "connection_closing", "connection_ended"]
+    );
+    let theirs = log_of(&mut network, 1);
+    assert_eq!(
+        names(&theirs)[4..],
+        ["stream_peer_gone", "connection_ended"]
+    );
+    let what = theirs.last().unwrap().what;
+    assert!(
+        matches!(
+            what,
+            What::ConnectionEnded {
+                why: Ending::ClosedByPeer,
+                ..
+            }
+        ),
+        "{what:?}"
+    );
+}
+
+#[test]
+fn the_log_tells_of_moves_rests_and_returns_as_the_counters_do() {
+    let (mut network, qp) = with_regions(505, CALM, 2);
+    write(&mut network, qp, 0, 1 << 20);
+    assert!(network.run_until(1_000 * MS, |network| network.nodes[0].sends.len() == 1));
+    network.nodes[0].endpoint.enable_log(10_000);
+    let before = *network.nodes[0].endpoint.counters();
+    network.cut = vec![ip(1, 1), ip(2, 1)];
+    write(&mut network, qp, 1, 4 << 20);
+    assert!(network.run_until(1_000 * MS, |network| network.nodes[0].sends.len() == 2));
+    network.cut.clear();
+    write(&mut network, qp, 2, 4 << 20);
+    assert!(network.run_until(1_000 * MS, |network| network.nodes[0].sends.len() == 3));
+    network.run(200 * MS);
+    let log = log_of(&mut network, 0);
+    let count = |name: &str| names(&log).iter().filter(|other| **other == name).count() as u64;
+    let after = *network.nodes[0].endpoint.counters();
+    assert_eq!(count("path_moved"), after.moves - before.moves);
+    assert_eq!(count("timeout"), after.rtos - before.rtos);
+    assert!(count("probe_unanswered") > 0 && count("path_moved") > 0);
+    let mut resting = [false; 64];
+    for record in &log {
+        let Some(path) = record.subject.path else {
+            continue;
+        };
+        let resting = &mut resting[usize::from(path.0)];
+        match record.what {
+            What::PathRests => assert!(
+                !std::mem::replace(resting, true),
+                "it rests already: {record}"
+            ),
+            What::PathReturns => assert!(
+                std::mem::replace(resting, false),
+                "it did not rest: {record}"
+            ),
+            _ => {}
+        }
+    }
+    assert!(count("path_rests") > 0);
+    for path in network.nodes[0]
+        .endpoint
+        .connections()
+        .next()
+        .unwrap()
+        .paths
+    {
+        assert_eq!(
+            path.resting,
+            resting[usize::from(path.id.0)],
+            "path {}",
+            path.id.0
+        );
+    }
+}
+
+#[test]
+fn the_log_tells_refusals_cuts_and_drops() {
+    let marks = Weather { ce: 0.5, ..CALM };
+    let (mut network, qp) = with_regions(506, marks, 1);
+    for node in &mut network.nodes {
+        node.endpoint.enable_log(10_000);
+    }
+    write(&mut network, qp, 0, 4 << 20);
+    network.submit(0, qp, 1, Operation::Send, gather(LOCAL, BASE, 100));
+    network.run(50 * MS);
+    let from = std::net::SocketAddr::new(ip(2, 0), 1);
+    let to = std::net::SocketAddr::new(ip(1, 0), PORT_BASE + 1);
+    network.inject(from, to, vec![7; 100]);
+    network.run(MS);
+    let (sender, receiver) = (log_of(&mut network, 0), log_of(&mut network, 1));
+    let cut = sender.iter().find_map(|record| match record.what {
+        What::WindowCut {
+            from_packets,
+            to_packets,
+            marked,
+            ..
+        } => Some((from_packets, to_packets, marked)),
+        _ => None,
+    });
+    assert!(
+        cut.is_some_and(|(from, to, marked)| to < from && marked > 0),
+        "{cut:?}"
+    );
+    let refused = |log: &[Record]| {
+        log.iter()
+            .filter(|record| record.to_string().contains("msn=2 code=rnr"))
+            .count()
+    };
+    assert!(refused(&receiver) > 0 && refused(&sender) > 0);
+    let counters = network.nodes[0].endpoint.counters();
+    assert_eq!(refused(&sender) as u64, counters.rnr_received);
+    assert!(
+        sender
+            .iter()
+            .any(|record| record.to_string() == "dropped reason=dropped_malformed packets=1")
+    );
+}
+
+#[test]
+fn the_log_names_streams_that_fail_and_why() {
+    let (mut network, qp) = with_regions(507, CALM, 1);
+    network.run(20 * MS);
+    network.nodes[0].endpoint.enable_log(1000);
+    network.nodes[1].dead = true;
+    write(&mut network, qp, 0, 100);
+    network.run(5_000 * MS);
+    let log = log_of(&mut network, 0);
+    let failed = log
+        .iter()
+        .find(|record| matches!(record.what, What::StreamFailed { .. }));
+    assert_eq!(
+        failed.map(|record| record.text(&route_by_number).replace(&qpn_of(record), "")),
+        Some("stream_failed status=retry_exceeded failure=fatal".into())
+    );
+}
+
+fn qpn_of(record: &Record) -> String {
+    format!(" qpn={}", record.subject.qpn.unwrap().get())
 }
