@@ -350,3 +350,24 @@ fn the_log_names_streams_that_fail_and_why() {
 fn qpn_of(record: &Record) -> String {
     format!(" qpn={}", record.subject.qpn.unwrap().get())
 }
+
+#[test]
+fn a_log_changes_nothing_else() {
+    let rough = Weather {
+        loss: 0.1,
+        ce: 0.2,
+        skew_ns: 50_000,
+        ..CALM
+    };
+    let run = |logged: bool| {
+        let (mut network, qp) = with_regions(508, rough, 2);
+        if logged {
+            network.nodes[0].endpoint.enable_log(10);
+        }
+        write(&mut network, qp, 0, 4 << 20);
+        network.run(2_000 * MS);
+        assert_eq!(network.nodes[0].sends.len(), 1);
+        (*network.nodes[0].endpoint.counters(), network.carried)
+    };
+    assert_eq!(run(true), run(false));
+}
