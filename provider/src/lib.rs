@@ -13,14 +13,13 @@ pub(crate) mod verbs;
 
 use engine::config::Settings;
 
-/// Checks the `METAROCE_*` variables that an engine will read.
+/// Checks the `METAROCE_*` variables that an engine will read, and that the files that they name can be made.
 ///
 /// # Errors
 /// A message that names the variable, its value and what is allowed.
 pub fn check_settings() -> Result<(), String> {
-    Settings::from_environment()
-        .map(drop)
-        .map_err(|error| error.to_string())
+    let settings = Settings::from_environment().map_err(|error| error.to_string())?;
+    settings.check_files()
 }
 
 /// The UDP ports in which engines receive: first and number. The environment's, or the defaults if it is not valid.

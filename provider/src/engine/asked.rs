@@ -168,15 +168,16 @@ fn let_in(inner: &Arc<Inner>, door: &Door, stream: UnixStream) {
 
 /// The report; nothing if the lock cannot be had. The engine is let go before anything is written: it may end meanwhile.
 fn answer(inner: Arc<Inner>) -> Option<String> {
-    let now = inner.clock.now();
-    let mut report = with_core(&inner, |core| Report::begin(core, now))?;
+    let mut report = with_core(&inner, |core| Report::begin(core, inner.clock.now()))?;
     while !report.is_complete() {
         with_core(&inner, |core| report.go_on(core))?;
     }
     Some(report.json(&inner) + "\n")
 }
 
-fn with_core<R>(inner: &Inner, look: impl FnOnce(&Core) -> R) -> Option<R> {
+/// Lets `look` at the state, for a helper thread that can wait: it disturbs nobody who works; `None` if the lock cannot be
+/// had for long.
+pub(super) fn with_core<R>(inner: &Inner, look: impl FnOnce(&mut Core) -> R) -> Option<R> {
     let mut entered = None;
     for _ in 0..TRIES {
         entered = inner.gate.try_enter();
@@ -185,8 +186,8 @@ fn with_core<R>(inner: &Inner, look: impl FnOnce(&Core) -> R) -> Option<R> {
         }
         std::thread::sleep(TRY_AGAIN);
     }
-    let core = entered.or_else(|| inner.gate.enter_within(LOCK_WITHIN))?;
-    let result = look(&core);
+    let mut core = entered.or_else(|| inner.gate.enter_within(LOCK_WITHIN))?;
+    let result = look(&mut core);
     inner.leave(core);
     Some(result)
 }

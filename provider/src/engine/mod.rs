@@ -11,6 +11,7 @@ mod background;
 mod clock;
 pub mod config;
 mod core;
+mod events;
 mod gate;
 mod hold;
 mod host;
@@ -32,6 +33,7 @@ use crate::verbs::mr_memory::MrTable;
 use crate::verbs::{Errno, Qp, ReceiveQueue};
 use clock::Clock;
 use config::Settings;
+use events::Events;
 use gate::{Gate, Left};
 use metaroce_proto::endpoint::CreateQpError;
 use metaroce_proto::types::{Access, ConnectParams, QpConfig, QpId, SendParams};
@@ -64,6 +66,8 @@ struct Inner {
     presence: Presence,
     /// Where `metaroce stat` asks.
     door: Option<Door>,
+    /// Where the core's event log goes, if anybody wants it.
+    events: Option<Events>,
     /// When the background thread wakes by itself, in nanoseconds of the clock.
     sleep_until_ns: AtomicU64,
     stop: AtomicBool,
@@ -75,6 +79,8 @@ struct Inner {
 pub struct Engine {
     inner: Arc<Inner>,
     thread: Mutex<Option<JoinHandle<()>>>,
+    /// Writes the event log.
+    events_thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Engine {
@@ -288,6 +294,9 @@ impl Engine {
             statistics::write(file, &core.statistics(inner));
         }
         inner.leave(core);
+        if let Some(events) = &inner.events {
+            events.flush(inner);
+        }
     }
 
     /// Changes something under the lock, then sends what became due and dispatches what became known before it returns.
@@ -307,6 +316,12 @@ impl Drop for Engine {
             return;
         }
         self.close();
+        if let Some(thread) = self.events_thread.lock().take() {
+            thread.thread().unpark();
+            if thread.join().is_err() {
+                log::error!("{}: the events thread panicked", self.inner.device.name);
+            }
+        }
         let Some(thread) = self.thread.lock().take() else {
             return;
         };

@@ -174,7 +174,7 @@ fn write_receiving_path(json: &mut Json<'_>, inner: &Inner, path: &ReceivingPath
 }
 
 /// Address and port of a source socket.
-fn source_of(inner: &Inner, local: LocalIndex, source: SourceSlot) -> (String, u16) {
+pub(super) fn source_of(inner: &Inner, local: LocalIndex, source: SourceSlot) -> (String, u16) {
     let local = udp::LocalIndex(local.0);
     let address = inner.sockets.locals().find(|(index, _)| *index == local);
     let slot = udp::SourceSlot {

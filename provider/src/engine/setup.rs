@@ -6,6 +6,7 @@ use super::background;
 use super::clock::Clock;
 use super::config::Settings;
 use super::core::Core;
+use super::events::{Events, RING_RECORDS};
 use super::gate::Gate;
 use super::presence::Presence;
 use super::{Engine, Inner, registry};
@@ -20,7 +21,7 @@ use parking_lot::Mutex;
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Payload of a full packet where the MTU allows it: all measurements are with it.
 const MAX_PAYLOAD: u32 = 4096;
@@ -66,7 +67,11 @@ impl Engine {
             config.payload_bytes,
             sockets.receive_buffer_bytes()
         );
-        let endpoint = Endpoint::new(config, rand::random(), clock.now());
+        let events = Events::wanted(&settings, &clock);
+        let mut endpoint = Endpoint::new(config, rand::random(), clock.now());
+        if events.is_some() {
+            endpoint.enable_log(RING_RECORDS);
+        }
         let waker = Waker::new()?;
         let poller = Poller::new(&sockets, &waker)?;
         let door = Door::open(&device.name, sockets.port());
@@ -83,18 +88,23 @@ impl Engine {
             gate: Gate::new(Core::new(endpoint)),
             presence: Presence::default(),
             door,
+            events,
             sleep_until_ns: AtomicU64::new(background::AWAKE),
             stop: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             generation: registry::generation(),
         });
+        let events_thread = super::events::start(&inner)?;
         let shared = inner.clone();
         let thread = std::thread::Builder::new()
             .name("metaroce".into())
-            .spawn(move || background::run(&shared, &poller))?;
+            .spawn(move || background::run(&shared, &poller))
+            // The other thread must not stay alone.
+            .inspect_err(|_| inner.stop.store(true, Ordering::Release))?;
         Ok(Arc::new(Engine {
             inner,
             thread: Mutex::new(Some(thread)),
+            events_thread: Mutex::new(events_thread),
         }))
     }
 }
