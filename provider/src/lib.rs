@@ -2,24 +2,24 @@
 //!
 //! A shared library that stock libibverbs loads (`plugin`), with the verbs objects (`verbs`) over the engine
 //! (`engine`), which drives the transport of `metaroce-proto` over the sockets of `metaroce-udp`. What is public here
-//! serves the command line: [`device`], and the questions at the end.
+//! serves the command line: [`device`], [`telemetry`], and the questions at the end.
 
 pub(crate) mod abi;
 pub mod device;
 pub(crate) mod engine;
 mod plugin;
+pub mod telemetry;
 pub(crate) mod verbs;
 
 use engine::config::Settings;
 
-/// Checks the `METAROCE_*` variables that an engine will read.
+/// Checks the `METAROCE_*` variables that an engine will read, and that the files that they name can be made.
 ///
 /// # Errors
 /// A message that names the variable, its value and what is allowed.
 pub fn check_settings() -> Result<(), String> {
-    Settings::from_environment()
-        .map(drop)
-        .map_err(|error| error.to_string())
+    let settings = Settings::from_environment().map_err(|error| error.to_string())?;
+    settings.check_files()
 }
 
 /// The UDP ports in which engines receive: first and number. The environment's, or the defaults if it is not valid.

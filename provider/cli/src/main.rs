@@ -1,7 +1,7 @@
-//! The metaroce command: run programs on a metaroce device, list devices, diagnose.
+//! The metaroce command: run programs on a metaroce device, list devices, watch what they do, diagnose.
 //!
 //! `run` shows the command the device tree ([`run`]), `devices` lists what it would show ([`devices`]), `doctor` says
-//! what is missing and how to mend it ([`doctor`]). The work is done by the library's `device` module and by the two
+//! what is missing and how to mend it ([`doctor`]), `stat` what running programs do ([`stat`]). The work is done by the library's `device` module and by the two
 //! shared libraries that [`artefacts`] finds. Read first: [`run`].
 
 mod artefacts;
@@ -9,6 +9,7 @@ mod devices;
 mod doctor;
 mod libibverbs;
 mod run;
+mod stat;
 
 use clap::{Parser, Subcommand};
 use metaroce::device::{DEVICES_VARIABLE, Device, Selection, discover};
@@ -49,6 +50,8 @@ enum Action {
         #[arg(long)]
         json: bool,
     },
+    /// Show what every process that uses metaroce is doing: rates, losses, round trips, path by path.
+    Stat(stat::Options),
     /// Check what metaroce needs of this host; say what is missing and how to mend it.
     Doctor,
 }
@@ -60,6 +63,7 @@ fn main() -> ExitCode {
     let result = match Arguments::parse().action {
         Action::Run { devices, command } => return run::run(devices.as_deref(), &command),
         Action::Devices { devices, json } => devices::list(devices.as_deref(), json),
+        Action::Stat(options) => stat::run(&options),
         Action::Doctor => return doctor::examine(),
     };
     match result {

@@ -27,10 +27,11 @@ use crate::event::Event;
 use crate::host::Host;
 use crate::path::Constants;
 use crate::stream::HoldBudget;
-use crate::telemetry::Counters;
+use crate::telemetry::log::{Ending, Log, Record, What};
+use crate::telemetry::{ConnectionInfo, Counters, EndedCounters, EndpointInfo};
 use crate::train::{SegmentOwner, Train};
 use crate::types::{EndpointConfig, LocalIndex, QpId, Route, SourceSlot, Status, Time};
-use crate::wire::{CloseReason, FillStatus, Gid, Incarnation};
+use crate::wire::{CloseReason, FillStatus, Incarnation};
 use demux::ResetBudget;
 use qp::QpTable;
 use table::{ConnectionIndex, ConnectionTable};
@@ -100,44 +101,6 @@ impl fmt::Display for ConnectError {
 
 impl std::error::Error for ConnectError {}
 
-/// One path of a connection, for statistics.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PathInfo {
-    /// What it travels on now.
-    pub route: Route,
-    /// Packets sent and not acknowledged.
-    pub outstanding_packets: u32,
-    /// Smoothed round-trip time, 0 before the first sample.
-    pub srtt_ns: u64,
-    /// Packets that its window allows.
-    pub window_packets: u32,
-    /// Moves so far, modulo 256.
-    pub epoch: u8,
-    /// It rests: it did not answer its probes.
-    pub resting: bool,
-}
-
-/// A connection, for statistics.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ConnectionInfo {
-    /// Our address.
-    pub source_gid: Gid,
-    /// The peer's address.
-    pub dest_gid: Gid,
-    /// Where the peer receives.
-    pub peer: SocketAddr,
-    /// The peer answered.
-    pub open: bool,
-    /// Queue pairs that use it.
-    pub streams: u32,
-    /// Bytes sent and not acknowledged.
-    pub in_flight_bytes: u64,
-    /// The rate that the peer allows, bytes per second.
-    pub grant_bytes_per_s: u64,
-    /// Its paths.
-    pub paths: Vec<PathInfo>,
-}
-
 /// A packet that belongs to no connection.
 type Stray = (Route, SmallVec<[u8; 64]>);
 
@@ -180,7 +143,9 @@ impl Endpoint {
         let shared = Shared {
             constants: Constants::new(config.driving),
             counters: Counters::default(),
+            ended: EndedCounters::default(),
             events: VecDeque::new(),
+            log: Log::default(),
             hold: HoldBudget::new(config.hold_bytes, config.force_strict),
             fair_share: FairShare::new(config.receive_window_bytes, config.payload_bytes),
             rng,
@@ -244,7 +209,7 @@ impl Endpoint {
             });
             if dead == Some(true) {
                 self.shared.counters.connections_lost += 1;
-                self.bury(now, index);
+                self.bury(now, index, Ending::Unreachable);
             }
         }
     }
@@ -276,8 +241,8 @@ impl Endpoint {
         self.shared.counters.too_large += 1;
         let indices: SmallVec<[ConnectionIndex; 8]> = self.connections.indices().collect();
         for index in indices {
-            self.on_connection(now, index, |connection, _| {
-                connection.shrink_payload(route.destination, bytes)
+            self.on_connection(now, index, |connection, cx| {
+                connection.shrink_payload(now, cx.shared, route.destination, bytes)
             });
         }
     }
@@ -371,6 +336,11 @@ impl Endpoint {
         self.shared.events.pop_front()
     }
 
+    /// The next record of the event log; `None` when there is none, or the log is off.
+    pub fn poll_log(&mut self, now: Time) -> Option<Record> {
+        self.shared.log.poll(now, &self.shared.counters)
+    }
+
     /// When to call [`Self::handle_timeout`] at the latest; `None` when nothing can become due by itself.
     pub fn poll_timeout(&self) -> Option<Time> {
         let touched = self
@@ -378,6 +348,11 @@ impl Endpoint {
             .iter()
             .filter_map(|index| self.connections.get(*index)?.deadline());
         touched.chain(self.timers.next()).min()
+    }
+
+    /// Keeps an event log from now on, of up to `capacity` records between two drains.
+    pub fn enable_log(&mut self, capacity: usize) {
+        self.shared.log.enable(capacity, &self.shared.counters);
     }
 
     // ---- Queries ----
@@ -409,7 +384,36 @@ impl Endpoint {
 
     /// The connections, for statistics.
     pub fn connections(&self) -> impl Iterator<Item = ConnectionInfo> + '_ {
-        self.connections.iter().map(Connection::info)
+        self.connections
+            .iter()
+            .map(|connection| connection.info(&self.shared))
+    }
+
+    /// Up to `count` connections from place `from` on (0 is the first), and the place to go on from; `None` when that was
+    /// all. For who must not hold the endpoint for as long as thousands of connections take: what opens and closes between
+    /// two calls is told or not, but nothing is told twice.
+    pub fn some_connections(
+        &self,
+        from: usize,
+        count: usize,
+    ) -> (Vec<ConnectionInfo>, Option<usize>) {
+        let mut found = self.connections.iter_from(from);
+        let some: Vec<(usize, &Connection)> = found.by_ref().take(count.max(1)).collect();
+        let next = found.next().map(|(at, _)| at);
+        let info = |(_, connection): (usize, &Connection)| connection.info(&self.shared);
+        (some.into_iter().map(info).collect(), next)
+    }
+
+    /// The state of the endpoint as a whole, for statistics.
+    pub fn info(&self) -> EndpointInfo {
+        EndpointInfo {
+            counters: self.shared.counters,
+            ended: self.shared.ended,
+            queue_pairs: self.qps.len() as u32,
+            connections: self.connections.len() as u32,
+            active_senders: self.shared.active_senders,
+            held_bytes: u64::from(self.shared.hold.held_bytes()),
+        }
     }
 
     /// What it was configured with.
@@ -443,7 +447,7 @@ impl Endpoint {
             return;
         };
         if connection.is_dead() {
-            self.bury(now, index);
+            self.bury(now, index, Ending::Closed);
             return;
         }
         if !connection.in_urgent && connection.wants_urgent() {
@@ -478,14 +482,14 @@ impl Endpoint {
     }
 
     /// A connection is over: its streams lose their peer, or start over if they never had one.
-    fn bury(&mut self, now: Time, index: ConnectionIndex) {
-        for id in self.remove_connection(now, index) {
+    fn bury(&mut self, now: Time, index: ConnectionIndex, why: Ending) {
+        for id in self.remove_connection(now, index, why) {
             self.attach(now, id);
         }
     }
 
     /// Removes a connection; returns the queue pairs that never had a peer.
-    fn remove_connection(&mut self, now: Time, index: ConnectionIndex) -> Vec<QpId> {
+    fn remove_connection(&mut self, now: Time, index: ConnectionIndex, why: Ending) -> Vec<QpId> {
         let Some(mut connection) = self.connections.remove(index) else {
             return Vec::new();
         };
@@ -493,6 +497,13 @@ impl Endpoint {
         // The next connection at this place enters by itself.
         self.busy.retain(|busy| *busy != index);
         connection.end_activity(&mut self.shared);
+        connection.end_counters(&mut self.shared);
+        let streams = connection.stream_count();
+        connection.log(
+            now,
+            &mut self.shared,
+            What::ConnectionEnded { why, streams },
+        );
         let mut cx = Context {
             now,
             shared: &mut self.shared,
@@ -518,7 +529,7 @@ impl Endpoint {
                 .get(index)
                 .is_some_and(|connection| !connection.is_usable())
         {
-            self.bury(now, index);
+            self.bury(now, index, Ending::Closed);
             found = self.connections.find_key(&key);
         }
         let index = match found {

@@ -1,22 +1,31 @@
 //! What an endpoint counts: plain numbers, cheap to bump, read by `metaroce stat`, the statistics file and the
 //! simulator. Every dropped packet is in exactly one of the `dropped_*` counters. Nothing decides by a counter.
 
-/// Defines the counters and the iterator over their names from one list.
+pub mod json;
+pub mod log;
+mod snapshot;
+
+pub use snapshot::{
+    ConnectionInfo, ConnectionState, EndedCounters, EndpointInfo, PathInfo, PathState,
+    ReceivingPathInfo,
+};
+
+/// Defines a set of counters and the iterator over their names from one list.
 macro_rules! counters {
-    ($($(#[$meta:meta])* $name:ident,)+) => {
-        /// Counters of an endpoint since its start, all connections together.
+    ($(#[$about:meta])* $kind:ident: $($(#[$meta:meta])* $name:ident,)+) => {
+        $(#[$about])*
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-        pub struct Counters {
+        pub struct $kind {
             $($(#[$meta])* pub $name: u64,)+
         }
 
-        impl Counters {
+        impl $kind {
             /// Names and values, in a fixed order.
             pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
                 [$((stringify!($name), self.$name),)+].into_iter()
             }
 
-            /// Adds the counters of another endpoint.
+            /// Adds the counters of another one.
             pub fn add(&mut self, other: &Self) {
                 $(self.$name = self.$name.wrapping_add(other.$name);)+
             }
@@ -25,9 +34,11 @@ macro_rules! counters {
 }
 
 counters! {
+    /// Counters of an endpoint since its start, all connections together.
+    Counters:
     /// DATA packets sent, retransmissions and bare ones included.
     data_packets_sent,
-    /// Payload bytes of DATA packets sent.
+    /// Payload bytes of DATA packets sent for the first time.
     data_bytes_sent,
     /// Trains handed out.
     trains_sent,
@@ -65,6 +76,8 @@ counters! {
     duplicates_received,
     /// Packets received with a congestion mark.
     ce_received,
+    /// Packets that peers received with a congestion mark, as they told.
+    ce_echoed,
     /// Datagrams that the kernel dropped at our socket.
     receive_overflows,
     /// Refusals for want of a receive (RNR) that peers told us.
@@ -99,6 +112,47 @@ counters! {
     too_large,
     /// Queue pairs that went to the error state by themselves.
     qp_failures,
+}
+
+counters! {
+    /// What a path counts as a sender since its connection began. Each name is that of the endpoint's counter, which is
+    /// the sum over all paths, with those that are gone ([`EndedCounters`]).
+    SendingCounters:
+    /// DATA packets sent, retransmissions and bare ones included.
+    data_packets_sent,
+    /// Payload bytes of DATA packets sent for the first time.
+    data_bytes_sent,
+    /// DATA packets sent again under their PSN.
+    retransmissions,
+    /// Retransmissions whose first copy had arrived after all.
+    spurious_retransmissions,
+    /// Probes sent.
+    probes_sent,
+    /// Packets with the marker flag sent on their own.
+    markers_sent,
+    /// Announcements sent.
+    announces_sent,
+    /// Moves to another route.
+    moves,
+    /// Retransmission timeouts.
+    rtos,
+    /// Packets found lost.
+    packets_lost,
+    /// Packets that the peer received with a congestion mark, as it told.
+    ce_echoed,
+}
+
+counters! {
+    /// What a path of the peer counts here; the names are as those of [`SendingCounters`].
+    ReceivingCounters:
+    /// DATA packets received and believed.
+    data_packets_received,
+    /// Payload bytes of DATA packets received for the first time.
+    data_bytes_received,
+    /// DATA packets received that had been received before.
+    duplicates_received,
+    /// Packets received with a congestion mark.
+    ce_received,
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@
 //! wakes the thread at once, and it stands back as soon as somebody polls steadily (`presence.rs`).
 
 use super::Inner;
+use super::asked::Doorman;
 use super::clock::until;
 use super::core::{Caller, Core, Turn};
 use super::presence::POLL_GAP_NS;
@@ -47,6 +48,7 @@ pub(super) fn run(inner: &Arc<Inner>, poller: &Poller) {
         inner,
         poller,
         missed_polls: Cell::new(0),
+        doorman: Doorman::default(),
     };
     while !inner.stop.load(Ordering::Acquire) {
         if inner.presence.is_watching() {
@@ -62,6 +64,7 @@ struct Background<'a> {
     poller: &'a Poller,
     /// Looks in a row that saw the application post and not poll.
     missed_polls: Cell<u32>,
+    doorman: Doorman,
 }
 
 impl Background<'_> {
@@ -76,7 +79,13 @@ impl Background<'_> {
             inner.leave(core);
             busy
         });
-        inner.waker.wait(if busy { WATCH_BUSY } else { WATCH_IDLE });
+        let timeout = if busy { WATCH_BUSY } else { WATCH_IDLE };
+        let asked = self.doorman.watched(inner, now);
+        if inner.waker.wait_or(asked, timeout).readable {
+            // This look came early: it says nothing of the application.
+            self.doorman.look(inner, now);
+            return;
+        }
         if inner.presence.was_armed() {
             inner.presence.serve();
         } else if inner.gate.has_left() {
@@ -116,16 +125,21 @@ impl Background<'_> {
             inner.waker.wait(BUSY_NAP);
             return;
         };
+        self.doorman.look_now_and_then(inner, turn.began);
         if turn.more || inner.stop.load(Ordering::Acquire) {
             return;
         }
         if turn.received_bytes >= STREAM_BYTES {
             inner.waker.wait(STREAM_NAP);
-        } else if !self.spin(&turn)
-            && let Err(error) = self.poller.wait(&inner.sockets, timeout)
-        {
-            log::error!("waiting for packets failed: {error}");
-            inner.waker.wait(WATCH_IDLE);
+        } else if !self.spin(&turn) {
+            match self.poller.wait(&inner.sockets, timeout) {
+                Ok(ready) if ready.watched => self.doorman.look(inner, inner.clock.now()),
+                Ok(_) => {}
+                Err(error) => {
+                    log::error!("waiting for packets failed: {error}");
+                    inner.waker.wait(WATCH_IDLE);
+                }
+            }
         }
         inner.sleep_until_ns.store(AWAKE, Ordering::SeqCst);
     }

@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 /// What the clock shows when the engine starts: not zero, so that `Time::ZERO` and small differences before the start
 /// stay in the past.
 const START_NS: u64 = 1_000_000_000;
+/// When the engine started.
+pub(crate) const START: Time = Time::from_ns(START_NS);
 
 /// A monotonic clock in nanoseconds.
 #[derive(Clone, Copy, Debug)]

@@ -1,8 +1,10 @@
 //! The settings that the environment gives to an engine. Read when a device is opened, by `plugin/`, so that a wrong
 //! value fails the open and not the first queue pair; read again by `Engine::for_device`.
 
+use nix::unistd::{AccessFlags, access};
 use std::fmt;
 use std::io;
+use std::path::Path;
 use std::time::Duration;
 
 /// First UDP port of the range in which engines receive.
@@ -17,6 +19,8 @@ pub const SPIN_VARIABLE: &str = "METAROCE_SPIN_US";
 pub const VISIBILITY_VARIABLE: &str = "METAROCE_VISIBILITY";
 /// File for the counters at exit.
 pub const STATISTICS_VARIABLE: &str = "METAROCE_STATS";
+/// File for the event log.
+pub const EVENTS_VARIABLE: &str = "METAROCE_EVENTS";
 /// Receive buffer of a socket.
 pub const RECEIVE_BUFFER_VARIABLE: &str = "METAROCE_RCVBUF";
 /// Switches segmentation offload off.
@@ -48,6 +52,8 @@ pub struct Settings {
     pub force_strict: Option<bool>,
     /// File for the counters at exit, `%p` already replaced.
     pub statistics: Option<String>,
+    /// File for the event log, `%p` already replaced.
+    pub events: Option<String>,
     /// Receive buffer of a socket, bytes.
     pub receive_buffer_bytes: usize,
     /// Send trains with one system call where the kernel can.
@@ -63,6 +69,7 @@ impl Default for Settings {
             spin: Duration::ZERO,
             force_strict: None,
             statistics: None,
+            events: None,
             receive_buffer_bytes: 8 << 20,
             segmentation_offload: true,
         }
@@ -96,6 +103,31 @@ impl From<SettingError> for io::Error {
 }
 
 impl Settings {
+    /// Checks that the files can be made, which an engine would find out when it is too late to say so.
+    ///
+    /// # Errors
+    /// The folder of a file does not exist or must not be written; the message names the variable.
+    pub fn check_files(&self) -> Result<(), String> {
+        for (variable, file) in [
+            (STATISTICS_VARIABLE, &self.statistics),
+            (EVENTS_VARIABLE, &self.events),
+        ] {
+            let Some(file) = file else { continue };
+            let folder = match Path::new(file).parent() {
+                Some(folder) if !folder.as_os_str().is_empty() => folder,
+                _ => Path::new("."),
+            };
+            let writable = access(folder, AccessFlags::W_OK | AccessFlags::X_OK);
+            if let Err(error) = writable.map_err(io::Error::from) {
+                return Err(format!(
+                    "{variable}={file}: nothing can be written in the folder {}: {error}",
+                    folder.display()
+                ));
+            }
+        }
+        Ok(())
+    }
+
     /// Reads the environment.
     ///
     /// # Errors
@@ -134,6 +166,10 @@ impl Settings {
                 }
             },
         };
+        let file = |variable| {
+            let name = get(variable)?;
+            Some(name.replace("%p", &std::process::id().to_string()))
+        };
         let default = Settings::default();
         let port_base = number(PORT_BASE_VARIABLE, default.port_base.into(), 1024, 65535)?;
         let room = (65536 - port_base).min(MAX_PORTS);
@@ -144,8 +180,8 @@ impl Settings {
             paths: number(PATHS_VARIABLE, default.paths.into(), 1, MAX_PATHS)? as u8,
             spin: Duration::from_micros(number(SPIN_VARIABLE, 0, 0, MAX_SPIN_US)?),
             force_strict: choice(VISIBILITY_VARIABLE, [("strict", true), ("relaxed", false)])?,
-            statistics: get(STATISTICS_VARIABLE)
-                .map(|name| name.replace("%p", &std::process::id().to_string())),
+            statistics: file(STATISTICS_VARIABLE),
+            events: file(EVENTS_VARIABLE),
             receive_buffer_bytes: number(
                 RECEIVE_BUFFER_VARIABLE,
                 default.receive_buffer_bytes as u64,
@@ -187,6 +223,7 @@ mod tests {
             (SPIN_VARIABLE, "20"),
             (VISIBILITY_VARIABLE, "strict"),
             (STATISTICS_VARIABLE, "/x/s-%p.json"),
+            (EVENTS_VARIABLE, "events.jsonl"),
             (RECEIVE_BUFFER_VARIABLE, "1000000"),
             (SEGMENTATION_VARIABLE, "off"),
         ])
@@ -198,6 +235,7 @@ mod tests {
             spin: Duration::from_micros(20),
             force_strict: Some(true),
             statistics: Some(format!("/x/s-{}.json", std::process::id())),
+            events: Some("events.jsonl".to_owned()),
             receive_buffer_bytes: 1_000_000,
             segmentation_offload: false,
         };
@@ -231,5 +269,22 @@ mod tests {
         #[case] message: &str,
     ) {
         assert_eq!(read(&[(variable, value)]).unwrap_err().to_string(), message);
+    }
+
+    #[test]
+    fn a_file_in_a_folder_that_cannot_be_written_is_told_before() {
+        let with = |events: &str| Settings {
+            events: Some(events.to_owned()),
+            ..Settings::default()
+        };
+        let text = with("/nonexistent/e.jsonl").check_files().unwrap_err();
+        assert!(
+            text.starts_with("METAROCE_EVENTS=/nonexistent/e.jsonl: nothing can be written"),
+            "{text}"
+        );
+        let here = std::env::temp_dir().join("events.txt");
+        assert_eq!(with(here.to_str().unwrap()).check_files(), Ok(()));
+        assert_eq!(with("events.txt").check_files(), Ok(()));
+        assert_eq!(Settings::default().check_files(), Ok(()));
     }
 }

@@ -6,7 +6,8 @@ use super::Inner;
 use super::hold::Hold;
 use super::host::{EngineHost, Objects};
 use super::presence::Streak;
-use super::statistics::{self, EngineCounters};
+use super::report::Report;
+use super::statistics::EngineCounters;
 use super::transmit::{SendContext, Sent, Transmitter};
 use metaroce_proto::endpoint::{Endpoint, RxMeta};
 use metaroce_proto::event::Event;
@@ -249,12 +250,7 @@ impl Core {
 
     /// The line for the statistics file.
     pub(super) fn statistics(&self, inner: &Inner) -> String {
-        statistics::line(
-            &inner.device.name,
-            inner.sockets.port(),
-            &self.endpoint,
-            &self.counters,
-        )
+        Report::whole(self, inner.clock.now()).json(inner) + "\n"
     }
 
     fn dispatch_events(&mut self) -> usize {

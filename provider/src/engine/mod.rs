@@ -6,15 +6,18 @@
 //! the order is engine, then queue pair, receive queue, completion queue. Read first: [`Engine::progress`], then
 //! `core.rs` (one turn), `gate.rs` (the lock), `background.rs` (the thread), `transmit.rs` (trains).
 
+mod asked;
 mod background;
 mod clock;
 pub mod config;
 mod core;
+mod events;
 mod gate;
 mod hold;
 mod host;
 mod presence;
 mod registry;
+mod report;
 mod setup;
 mod statistics;
 #[cfg(test)]
@@ -24,6 +27,7 @@ mod transmit;
 pub(crate) use registry::generation;
 pub use registry::{after_fork_in_child, close_all};
 
+use self::asked::Door;
 use self::core::{Caller, Core};
 use crate::device::Device;
 use crate::verbs::limits::MAX_QP;
@@ -31,6 +35,7 @@ use crate::verbs::mr_memory::MrTable;
 use crate::verbs::{Errno, Qp, ReceiveQueue};
 use clock::Clock;
 use config::Settings;
+use events::Events;
 use gate::{Gate, Left};
 use metaroce_proto::endpoint::CreateQpError;
 use metaroce_proto::types::{Access, ConnectParams, QpConfig, QpId, SendParams};
@@ -61,6 +66,10 @@ struct Inner {
     /// pair may be the last to the engine, which must not end under its own lock.
     gate: Gate<Core, QpId>,
     presence: Presence,
+    /// Where `metaroce stat` asks.
+    door: Option<Door>,
+    /// Where the core's event log goes, if anybody wants it.
+    events: Option<Events>,
     /// When the background thread wakes by itself, in nanoseconds of the clock.
     sleep_until_ns: AtomicU64,
     stop: AtomicBool,
@@ -73,6 +82,8 @@ struct Inner {
 pub struct Engine {
     inner: Arc<Inner>,
     thread: Mutex<Option<JoinHandle<()>>>,
+    /// Writes the event log.
+    events_thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Engine {
@@ -294,6 +305,9 @@ impl Engine {
             statistics::write(file, &core.statistics(inner));
         }
         inner.leave(core);
+        if let Some(events) = &inner.events {
+            events.flush(inner);
+        }
     }
 
     /// Changes something under the lock, then sends what became due and dispatches what became known before it returns.
@@ -313,6 +327,12 @@ impl Drop for Engine {
             return;
         }
         self.close();
+        if let Some(thread) = self.events_thread.lock().take() {
+            thread.thread().unpark();
+            if thread.join().is_err() {
+                log::error!("{}: the events thread panicked", self.inner.device.name);
+            }
+        }
         let Some(thread) = self.thread.lock().take() else {
             return;
         };

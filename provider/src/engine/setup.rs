@@ -1,10 +1,12 @@
 //! Opening an engine: from a device and the settings to sockets, core and thread. Called by `registry.rs` once for each
 //! device; nothing here runs afterwards.
 
+use super::asked::Door;
 use super::background;
 use super::clock::Clock;
 use super::config::Settings;
 use super::core::Core;
+use super::events::{Events, RING_RECORDS};
 use super::gate::Gate;
 use super::presence::Presence;
 use super::{Engine, Inner, registry};
@@ -70,9 +72,17 @@ impl Engine {
             config.payload_bytes,
             sockets.receive_buffer_bytes()
         );
-        let endpoint = Endpoint::new(config, rand::random(), clock.now());
+        let events = Events::wanted(&settings, &clock);
+        let mut endpoint = Endpoint::new(config, rand::random(), clock.now());
+        if events.is_some() {
+            endpoint.enable_log(RING_RECORDS);
+        }
         let waker = Waker::new()?;
         let poller = Poller::new(&sockets, &waker)?;
+        let door = Door::open(&device.name, sockets.port());
+        if let Some(door) = &door {
+            poller.watch(door.fd())?;
+        }
         let inner = Arc::new(Inner {
             device: device.clone(),
             memory: MrTable::of_process().clone(),
@@ -82,19 +92,25 @@ impl Engine {
             waker,
             gate: Gate::new(Core::new(endpoint)),
             presence: Presence::default(),
+            door,
+            events,
             sleep_until_ns: AtomicU64::new(background::AWAKE),
             stop: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             _budget: budget,
             generation: registry::generation(),
         });
+        let events_thread = super::events::start(&inner)?;
         let shared = inner.clone();
         let thread = std::thread::Builder::new()
             .name("metaroce".into())
-            .spawn(move || background::run(&shared, &poller))?;
+            .spawn(move || background::run(&shared, &poller))
+            // The other thread must not stay alone.
+            .inspect_err(|_| inner.stop.store(true, Ordering::Release))?;
         Ok(Arc::new(Engine {
             inner,
             thread: Mutex::new(Some(thread)),
+            events_thread: Mutex::new(events_thread),
         }))
     }
 }

@@ -1,11 +1,9 @@
 //! The counters of an engine, and the file that `METAROCE_STATS` asks for: one line of JSON for each engine, written when
-//! the engine ends. Numbers only; nothing decides by them.
+//! the engine ends. What is in it says `report.rs`. Numbers only; nothing decides by them.
 
 use super::config::STATISTICS_VARIABLE;
-use metaroce_proto::endpoint::{ConnectionInfo, Endpoint};
 use parking_lot::Mutex;
 use std::collections::HashSet;
-use std::fmt::Write as _;
 use std::fs::OpenOptions;
 use std::io::{self, Write as _};
 
@@ -35,7 +33,7 @@ pub(super) struct EngineCounters {
 }
 
 impl EngineCounters {
-    fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
         [
             ("send_calls", self.send_calls),
             ("packets_sent", self.packets_sent),
@@ -70,62 +68,5 @@ pub(super) fn write(file: &str, line: &str) {
     let result: io::Result<()> = open.and_then(|mut file| file.write_all(line.as_bytes()));
     if let Err(error) = result {
         log::error!("{STATISTICS_VARIABLE}: cannot write {file}: {error}");
-    }
-}
-
-/// The line of one engine: device, counters of the core and of the engine, and each connection with its paths.
-pub(super) fn line(
-    device: &str,
-    port: u16,
-    endpoint: &Endpoint,
-    engine: &EngineCounters,
-) -> String {
-    let mut out = format!("{{\"device\":\"{device}\",\"udp_port\":{port},\"counters\":{{");
-    push_numbers(&mut out, endpoint.counters().iter().chain(engine.iter()));
-    out.push_str("},\"connections\":[");
-    for (index, connection) in endpoint.connections().enumerate() {
-        if index > 0 {
-            out.push(',');
-        }
-        push_connection(&mut out, &connection);
-    }
-    out.push_str("]}\n");
-    out
-}
-
-fn push_connection(out: &mut String, connection: &ConnectionInfo) {
-    let _ = write!(
-        out,
-        "{{\"source\":\"{}\",\"destination\":\"{}\",\"peer\":\"{}\",\"open\":{},",
-        connection.source_gid, connection.dest_gid, connection.peer, connection.open
-    );
-    let numbers = [
-        ("streams", u64::from(connection.streams)),
-        ("in_flight_bytes", connection.in_flight_bytes),
-        ("grant_bytes_per_s", connection.grant_bytes_per_s),
-    ];
-    push_numbers(out, numbers.into_iter());
-    out.push_str(",\"paths\":[");
-    for (index, path) in connection.paths.iter().enumerate() {
-        out.push_str(if index > 0 { ",{" } else { "{" });
-        let numbers = [
-            ("local", u64::from(path.route.local.0)),
-            ("source", u64::from(path.route.source.0)),
-            ("outstanding_packets", u64::from(path.outstanding_packets)),
-            ("srtt_ns", path.srtt_ns),
-            ("window_packets", u64::from(path.window_packets)),
-            ("epoch", u64::from(path.epoch)),
-            ("resting", u64::from(path.resting)),
-        ];
-        push_numbers(out, numbers.into_iter());
-        out.push('}');
-    }
-    out.push_str("]}");
-}
-
-fn push_numbers(out: &mut String, numbers: impl Iterator<Item = (&'static str, u64)>) {
-    for (index, (name, value)) in numbers.enumerate() {
-        let comma = if index > 0 { "," } else { "" };
-        let _ = write!(out, "{comma}\"{name}\":{value}");
     }
 }

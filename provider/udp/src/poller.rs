@@ -4,7 +4,7 @@
 use crate::sockets::{LocalIndex, MAX_LOCALS, Sockets, SourceSlot};
 use std::io;
 use std::mem::zeroed;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::{null, null_mut};
 use std::sync::Arc;
 use std::time::Duration;
@@ -53,9 +53,28 @@ impl Waker {
 
     /// Sleeps until woken or until `timeout` is over, blind to the sockets. True if woken; the wake-up is used up.
     pub fn wait(&self, timeout: Duration) -> bool {
-        wait_readable(self.event.as_raw_fd(), Some(timeout));
-        self.clear()
+        self.wait_or(None, timeout).woken
     }
+
+    /// As [`Waker::wait`], but also until `other` is readable.
+    pub fn wait_or(&self, other: Option<BorrowedFd<'_>>, timeout: Duration) -> Wakened {
+        // ppoll skips a negative descriptor.
+        let other = other.map_or(-1, |fd| fd.as_raw_fd());
+        let [_, readable] = wait_readable([self.event.as_raw_fd(), other], Some(timeout));
+        Wakened {
+            woken: self.clear(),
+            readable,
+        }
+    }
+}
+
+/// What ended [`Waker::wait_or`]; neither is set if time did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Wakened {
+    /// The waker was used; the wake-up is used up.
+    pub woken: bool,
+    /// The other descriptor is readable.
+    pub readable: bool,
 }
 
 /// What a wait found.
@@ -66,6 +85,8 @@ pub struct Ready {
     pub woken: bool,
     /// [`Sockets::recv_errors`] has something to read.
     pub errors: bool,
+    /// The descriptor of [`Poller::watch`] became readable.
+    pub watched: bool,
 }
 
 impl Ready {
@@ -98,6 +119,7 @@ enum Token {
     Waker,
     Receive(LocalIndex),
     Source(SourceSlot),
+    Watched,
 }
 
 impl Token {
@@ -106,6 +128,7 @@ impl Token {
             Token::Waker => 0,
             Token::Receive(local) => 1 << 32 | u64::from(local.0),
             Token::Source(slot) => 2 << 32 | u64::from(slot.local.0) << 16 | u64::from(slot.index),
+            Token::Watched => 3 << 32,
         }
     }
 
@@ -117,6 +140,7 @@ impl Token {
                 local: LocalIndex((data >> 16) as u8),
                 index: data as u16,
             })),
+            3 => Some(Token::Watched),
             _ => None,
         }
     }
@@ -161,6 +185,19 @@ impl Poller {
         Ok(poller)
     }
 
+    /// Watches one descriptor of the caller's own too: [`Ready::watched`] says when something *new* can be read there, once.
+    ///
+    /// # Errors
+    /// Too many epoll watches, or a descriptor that cannot be watched.
+    pub fn watch(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        // Edge-triggered: what the caller leaves there must not keep the thread awake.
+        self.add(
+            fd.as_raw_fd(),
+            libc::EPOLLIN | libc::EPOLLET,
+            Token::Watched,
+        )
+    }
+
     fn add(&self, fd: RawFd, events: i32, token: Token) -> io::Result<()> {
         let mut event = libc::epoll_event {
             events: events as u32,
@@ -191,7 +228,7 @@ impl Poller {
         // epoll_wait counts in milliseconds and epoll_pwait2 is younger than our oldest kernel: an epoll descriptor can
         // itself be polled, by ppoll, which counts in nanoseconds.
         if timeout != Some(Duration::ZERO) {
-            wait_readable(self.epoll.as_raw_fd(), timeout);
+            wait_readable([self.epoll.as_raw_fd()], timeout);
         }
         // SAFETY: epoll_event is made of integers, for which zero is valid.
         let mut events: [libc::epoll_event; EVENTS] = unsafe { zeroed() };
@@ -217,6 +254,7 @@ impl Poller {
             let data = event.u64;
             match Token::unpack(data) {
                 Some(Token::Waker) => ready.woken = self.waker.clear(),
+                Some(Token::Watched) => ready.watched = true,
                 Some(Token::Receive(local)) => ready.receive |= 1 << local.0,
                 Some(Token::Source(slot)) => {
                     if let Some((_, source)) = sockets.source(slot) {
@@ -236,21 +274,22 @@ impl Poller {
     }
 }
 
-/// Sleeps until `fd` is readable, `timeout` is over or a signal arrives.
-fn wait_readable(fd: RawFd, timeout: Option<Duration>) {
-    let mut poll = libc::pollfd {
+/// Sleeps until one of `fds` is readable, `timeout` is over or a signal arrives; says which are readable.
+fn wait_readable<const N: usize>(fds: [RawFd; N], timeout: Option<Duration>) -> [bool; N] {
+    let mut polls = fds.map(|fd| libc::pollfd {
         fd,
         events: libc::POLLIN,
         revents: 0,
-    };
+    });
     let time = timeout.map(|timeout| libc::timespec {
         tv_sec: timeout.as_secs().min(i32::MAX as u64) as libc::time_t,
         tv_nsec: timeout.subsec_nanos() as libc::c_long,
     });
     let time = time.as_ref().map_or(null(), std::ptr::from_ref);
     let no_mask: *mut libc::sigset_t = null_mut();
-    // SAFETY: one pollfd; `time` is null or points at a timespec of this frame; no signal mask.
-    unsafe { libc::ppoll(&raw mut poll, 1, time, no_mask) };
+    // SAFETY: N pollfds; `time` is null or points at a timespec of this frame; no signal mask.
+    unsafe { libc::ppoll(polls.as_mut_ptr(), N as libc::nfds_t, time, no_mask) };
+    polls.map(|poll| poll.revents & libc::POLLIN != 0)
 }
 
 /// Makes the calling thread a quiet helper: its timers are late by `slack_ns` at most (the kernel's default is 50 µs,
@@ -275,6 +314,7 @@ mod tests {
     #[rstest]
     #[case(Token::Waker)]
     #[case(Token::Receive(LocalIndex(15)))]
+    #[case(Token::Watched)]
     #[case(Token::Source(SourceSlot { local: LocalIndex(3), index: 255 }))]
     fn tokens_round_trip(#[case] token: Token) {
         assert_eq!(Token::unpack(token.pack()), Some(token));

@@ -18,6 +18,9 @@ pub const PORT_BASE: u16 = 24_791;
 /// Source sockets of each address.
 pub const SOURCE_SLOTS: u8 = 32;
 
+/// Records of an endpoint's log between two of its turns: more than one turn can make.
+const LOG_RECORDS: usize = 1024;
+
 /// ICMP errors that a host sends at once, and one a second after that, as Linux does.
 const ICMP_BURST: u32 = 6;
 const ICMP_INTERVAL_NS: u64 = 1_000_000_000;
@@ -151,7 +154,8 @@ pub fn endpoint_config(id: NodeId, planes: u8, config: &HostConfig) -> EndpointC
 impl Node {
     /// A node that has just been started.
     pub fn new(id: NodeId, planes: u8, config: HostConfig, seed: u64, now: Time) -> Self {
-        let endpoint = Endpoint::new(endpoint_config(id, planes, &config), seed, now);
+        let mut endpoint = Endpoint::new(endpoint_config(id, planes, &config), seed, now);
+        endpoint.enable_log(LOG_RECORDS);
         Self {
             id,
             life: Life::Up,

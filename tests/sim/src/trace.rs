@@ -1,16 +1,31 @@
-//! What happened to packets: the last ones, to be shown when a check fails, and a hash over all of them, by which two
-//! runs are compared.
+//! What happened: packets and their fates, and the event logs of the endpoints, in one sequence. The last lines are kept, to
+//! be shown when a check fails; all can be printed as they come, as text or as JSON; and a hash over all packets, by which
+//! two runs are compared.
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::io::Write;
 use std::rc::Rc;
 
+use metaroce_proto::telemetry::json::Json;
+use metaroce_proto::telemetry::log::{Record, route_by_number};
 use metaroce_proto::types::Time;
 use metaroce_proto::wire::dissect;
 
 use crate::NodeId;
 
-/// Packets kept for the report of a failure.
+/// What to print while a run goes on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Show {
+    /// Every packet, dissected.
+    pub packets: bool,
+    /// The event logs of the endpoints.
+    pub events: bool,
+    /// A JSON object a line instead of text.
+    pub json: bool,
+}
+
+/// Lines kept for the report of a failure.
 pub const KEPT: usize = 200;
 
 /// What became of a packet.
@@ -33,7 +48,13 @@ pub enum Fate {
 }
 
 #[derive(Clone, Debug)]
-struct Line {
+enum Line {
+    Packet(PacketLine),
+    Event(NodeId, Record),
+}
+
+#[derive(Clone, Debug)]
+struct PacketLine {
     at: Time,
     fate: Fate,
     from: NodeId,
@@ -49,7 +70,7 @@ pub struct Trace {
     lines: VecDeque<Line>,
     hash: u64,
     packets: u64,
-    live: bool,
+    show: Show,
 }
 
 /// Everything about a packet that a trace takes down.
@@ -71,13 +92,13 @@ pub struct Seen<'a> {
 }
 
 impl Trace {
-    /// An empty one; a `live` one prints every packet at once.
-    pub fn new(live: bool) -> Self {
+    /// An empty one; what `show` names is printed at once.
+    pub fn new(show: Show) -> Self {
         Self {
             lines: VecDeque::new(),
             hash: 0xcbf2_9ce4_8422_2325,
             packets: 0,
-            live,
+            show,
         }
     }
 
@@ -98,7 +119,7 @@ impl Trace {
             self.mix(u64::from_le_bytes(padded));
         }
         self.packets += u64::from(seen.fate == Fate::Sent);
-        let line = Line {
+        let line = Line::Packet(PacketLine {
             at: seen.at,
             fate: seen.fate,
             from: seen.from,
@@ -106,9 +127,24 @@ impl Trace {
             route: seen.route,
             ce: seen.ce,
             bytes: seen.bytes.clone(),
-        };
-        if self.live {
-            println!("{line}");
+        });
+        self.keep(line, self.show.packets);
+    }
+
+    /// Takes down a record of a node's event log. It decides nothing, the hash included.
+    pub fn note_event(&mut self, node: NodeId, record: Record) {
+        self.keep(Line::Event(node, record), self.show.events);
+    }
+
+    fn keep(&mut self, line: Line, shown: bool) {
+        if shown {
+            let text = if self.show.json {
+                line.json()
+            } else {
+                line.to_string()
+            };
+            // That nobody reads it any more (`| head`) is no reason to end.
+            let _ = writeln!(std::io::stdout(), "{text}");
         }
         if self.lines.len() == KEPT {
             self.lines.pop_front();
@@ -134,7 +170,41 @@ impl Trace {
     }
 }
 
+impl Line {
+    fn json(&self) -> String {
+        let mut out = String::new();
+        let mut json = Json::object(&mut out);
+        match self {
+            Self::Packet(packet) => {
+                json.number("at_ns", packet.at.as_ns())
+                    .text("packet", format!("{:?}", packet.fate).to_lowercase())
+                    .text("from", packet.from)
+                    .text("to", packet.to)
+                    .number("plane", u64::from(packet.route.0))
+                    .number("port", u64::from(packet.route.1))
+                    .truth("ce", packet.ce)
+                    .text("content", dissect(&packet.bytes));
+            }
+            Self::Event(node, record) => {
+                json.number("at_ns", record.at.as_ns()).text("node", node);
+                record.write(&mut json, &route_by_number);
+            }
+        }
+        drop(json);
+        out
+    }
+}
+
 impl fmt::Display for Line {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Packet(packet) => packet.fmt(f),
+            Self::Event(node, record) => write!(f, "{:?} {node}: {record}", record.at),
+        }
+    }
+}
+
+impl fmt::Display for PacketLine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             at,

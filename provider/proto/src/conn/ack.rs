@@ -11,6 +11,7 @@ use crate::conn::{Connection, Context};
 use crate::endpoint::qp::Phase;
 use crate::host::Host;
 use crate::path::BlockOutcome;
+use crate::telemetry::log::What;
 use crate::train::Train;
 use crate::types::{Driving, QpId, Route, Time};
 use crate::wire::{
@@ -353,6 +354,7 @@ impl Connection {
                 cx.shared.counters.dropped_out_of_window += 1;
                 continue;
             }
+            let window = self.window_if_logged(cx, at);
             let mut acked = std::mem::take(&mut cx.shared.acked);
             let outcome = self
                 .path_mut(at)
@@ -363,6 +365,7 @@ impl Connection {
             }
             cx.shared.acked = acked;
             self.after_block(cx, at, &outcome);
+            self.log_cut(cx, at, window, outcome.ce, outcome.lost);
         }
         for block in view.stream_blocks() {
             self.handle_stream_block(cx, &block);
@@ -385,10 +388,17 @@ impl Connection {
             counters.dropped_out_of_window += 1;
             return;
         }
-        counters.packets_lost += u64::from(outcome.lost);
         counters.spurious_retransmissions += u64::from(outcome.spurious);
+        counters.ce_echoed += u64::from(outcome.ce);
+        let path = &mut self.paths[at].counters;
+        path.spurious_retransmissions += u64::from(outcome.spurious);
+        path.ce_echoed += u64::from(outcome.ce);
         if outcome.lost > 0 {
+            self.count_lost(cx, at, outcome.lost);
             self.lost_paths |= 1 << at;
+        }
+        if outcome.woke {
+            self.log_path(cx, at, What::PathReturns);
         }
         if outcome.rtt_ns.is_some() {
             self.tell_round_trip(at);
@@ -433,6 +443,10 @@ impl Connection {
             .requester
             .handle_stream_block(cx.now, block, &mut cx.shared.events);
         cx.shared.counters.rnr_received += life.requester.rnr_count() - rnr_before;
+        let refused = life.requester.take_refusal();
+        if let Some((msn, code)) = refused {
+            self.log_stream(cx, id, What::RefusedByPeer { msn, code });
+        }
         if let Err(failure) = result {
             self.fail_by_request(cx, id, failure);
             return;

@@ -10,6 +10,7 @@ use crate::conn::{
 use crate::endpoint::qp::{Phase, Retry};
 use crate::endpoint::table::Key;
 use crate::stream::{MESSAGE_SPAN, PACKET_SPAN};
+use crate::telemetry::log::What;
 use crate::types::Time;
 use crate::wire::{
     ChecksumMode, CloseReason, CloseView, ConnectionId, Hello, HelloIdentity, StreamBlock,
@@ -184,6 +185,12 @@ impl Connection {
         self.last_heard = cx.now;
         cx.shared.open_connections += 1;
         cx.shared.counters.connections_opened += 1;
+        let what = What::ConnectionOpened {
+            peer_id: self.peer.id,
+            payload_bytes: self.payload_bytes,
+            paths: self.paths.len() as u32,
+        };
+        self.log(cx.now, cx.shared, what);
         self.push_all_opens(cx);
     }
 
@@ -204,6 +211,7 @@ impl Connection {
                 shared.open_connections = shared.open_connections.saturating_sub(1);
                 self.state = State::Closing(now + CLOSE_WAIT_NS);
                 self.close_reason = reason;
+                self.log(now, shared, What::ConnectionClosing { reason });
                 self.hello_retry = Retry::new(now);
                 for turn in 0..CLOSE_ROUTES {
                     let route = self.routes.nth(turn);

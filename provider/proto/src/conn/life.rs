@@ -7,6 +7,7 @@ use crate::endpoint::qp::{Life, Phase, QpTable, Retry};
 use crate::event::QpFailure;
 use crate::host::Host;
 use crate::stream::{self, Failure, PeerStream};
+use crate::telemetry::log::{Subject, What};
 use crate::types::{QpId, Status, Time};
 use crate::wire::{Msn, NakCode, Open, OpenFlags, Qpn, Shut, ShutReason, Ssn, StreamBlock, Token};
 
@@ -37,6 +38,8 @@ impl Connection {
         life.news = false;
         life.rnr_ends_at = None;
         let at = life.retry.at;
+        let peer_qpn = life.params.dest_qpn;
+        self.log_stream(cx, id, What::StreamOpening { peer_qpn });
         for list in [List::All, List::Opening, List::Active] {
             self.streams.enter(cx.qps, id, list);
         }
@@ -189,6 +192,7 @@ impl Connection {
             packet_span: self.peer.packet_span,
         });
         self.stop_opening(cx.qps, id);
+        self.log_stream(cx, id, What::StreamOpened);
         self.watch_silence(cx, id);
         self.make_ready(cx.qps, id);
     }
@@ -355,6 +359,7 @@ impl Connection {
         life.phase = Phase::PeerGone;
         let idle = life.requester.is_idle();
         self.stop_opening(cx.qps, id);
+        self.log_stream(cx, id, What::StreamPeerGone);
         if !idle {
             fail_life(cx, id, PEER_LOST);
         }
@@ -364,6 +369,11 @@ impl Connection {
     pub(super) fn fail_life(&mut self, cx: &mut Context<'_>, id: QpId, failure: Failure) {
         self.stop_opening(cx.qps, id);
         fail_life(cx, id, failure);
+    }
+
+    /// Takes down that the program ended the life of `id`.
+    pub(crate) fn log_end(&self, cx: &mut Context<'_>, id: QpId, reason: ShutReason) {
+        self.log_stream(cx, id, What::StreamEnded { reason });
     }
 
     /// The OPEN of `id` is not repeated any more.
@@ -438,6 +448,15 @@ pub(crate) fn fail_life(cx: &mut Context<'_>, id: QpId, failure: Failure) {
         events,
     );
     counters.qp_failures += 1;
+    let subject = Subject {
+        qpn: cx.qps.get(id).map(|qp| qp.qpn),
+        ..Subject::default()
+    };
+    let what = What::StreamFailed {
+        status: failure.status,
+        failure: failure.failure,
+    };
+    cx.shared.log.push(cx.now, subject, what);
 }
 
 /// A work request was submitted to a life whose peer is gone.

@@ -10,6 +10,7 @@
 mod ack;
 mod ended;
 mod hello;
+mod info;
 mod life;
 mod probe;
 mod route;
@@ -32,13 +33,14 @@ use crate::conn::probe::Suspicion;
 use crate::conn::route::Routes;
 use crate::conn::schedule::TxPath;
 use crate::conn::streams::{List, Streams};
+use crate::endpoint::ConnectError;
 use crate::endpoint::qp::{QpTable, Retry};
 use crate::endpoint::table::{ConnectionIndex, Key};
-use crate::endpoint::{ConnectError, ConnectionInfo, PathInfo};
 use crate::event::Event;
 use crate::path::{Constants, PathRx};
 use crate::stream::{HoldBudget, SegmentRef};
-use crate::telemetry::Counters;
+use crate::telemetry::log::{Log, Subject, What};
+use crate::telemetry::{Counters, EndedCounters, ReceivingCounters};
 use crate::types::{EndpointConfig, LocalIndex, QpId, Route, Time};
 use crate::wire::{CloseReason, ConnectionId, DATA_HEADER_BYTES, Incarnation, Shut, ShutReason};
 
@@ -68,7 +70,10 @@ pub(crate) struct Shared {
     pub config: EndpointConfig,
     pub constants: Constants,
     pub counters: Counters,
+    /// Of paths that are gone with their connections.
+    pub ended: EndedCounters,
     pub events: VecDeque<Event>,
+    pub log: Log,
     pub hold: HoldBudget,
     pub fair_share: FairShare,
     pub rng: SmallRng,
@@ -140,6 +145,8 @@ pub(crate) struct RxPath {
     /// Where its last packet came to and from: the plane for acknowledgements.
     pub local: LocalIndex,
     pub from: Option<std::net::IpAddr>,
+    /// What it counted since the connection began; nothing decides by it.
+    pub counters: ReceivingCounters,
 }
 
 /// A connection; see the file's head.
@@ -148,6 +155,7 @@ pub(crate) struct Connection {
     key: Key,
     my_id: ConnectionId,
     state: State,
+    began_at: Time,
     peer: Peer,
     candidate: Option<Candidate>,
     routes: Routes,
@@ -242,6 +250,7 @@ impl Connection {
             key,
             my_id,
             state: State::Opening,
+            began_at: now,
             peer,
             candidate: None,
             routes,
@@ -288,7 +297,45 @@ impl Connection {
             in_busy: false,
         };
         connection.make_paths(now, shared, usize::from(shared.config.paths));
+        let what = What::ConnectionBegun {
+            source: key.source,
+            destination: key.dest,
+            peer: connection.routes.first().destination,
+        };
+        connection.log(now, shared, what);
         connection
+    }
+
+    /// Takes down what happened to the connection.
+    pub(crate) fn log(&self, now: Time, shared: &mut Shared, what: What) {
+        let subject = Subject {
+            connection: Some(self.my_id),
+            ..Subject::default()
+        };
+        shared.log.push(now, subject, what);
+    }
+
+    /// Takes down what happened to path `at`.
+    pub(super) fn log_path(&self, cx: &mut Context<'_>, at: usize, what: What) {
+        let subject = Subject {
+            connection: Some(self.my_id),
+            path: Some(self.paths[at].tx.id()),
+            qpn: None,
+        };
+        cx.shared.log.push(cx.now, subject, what);
+    }
+
+    /// Takes down what happened to the stream of `id`.
+    pub(super) fn log_stream(&self, cx: &mut Context<'_>, id: QpId, what: What) {
+        if !cx.shared.log.is_on() {
+            return;
+        }
+        let subject = Subject {
+            connection: Some(self.my_id),
+            path: None,
+            qpn: cx.qps.get(id).map(|qp| qp.qpn),
+        };
+        cx.shared.log.push(cx.now, subject, what);
     }
 
     /// Routes for `key`, or why there are none.
@@ -329,7 +376,13 @@ impl Connection {
     }
 
     /// Packets to `destination` must not be as large as `bytes`.
-    pub(crate) fn shrink_payload(&mut self, destination: std::net::SocketAddr, bytes: u32) {
+    pub(crate) fn shrink_payload(
+        &mut self,
+        now: Time,
+        shared: &mut Shared,
+        destination: std::net::SocketAddr,
+        bytes: u32,
+    ) {
         if self
             .routes
             .lanes()
@@ -343,7 +396,11 @@ impl Connection {
             .iter()
             .find(|step| u32::from(**step) < limit);
         let smallest = PAYLOAD_STEPS_BYTES[PAYLOAD_STEPS_BYTES.len() - 1];
-        self.payload_bytes = self.payload_bytes.min(*fits.unwrap_or(&smallest));
+        let payload_bytes = self.payload_bytes.min(*fits.unwrap_or(&smallest));
+        if payload_bytes < self.payload_bytes {
+            self.log(now, shared, What::PayloadShrunk { payload_bytes });
+        }
+        self.payload_bytes = payload_bytes;
     }
 
     pub(crate) fn is_dead(&self) -> bool {
@@ -380,27 +437,5 @@ impl Connection {
             || self.paths.iter().any(|path| !path.tx.is_idle())
             || self.ended.is_any_unanswered()
             || self.streams.leave_idle(qps)
-    }
-
-    /// For statistics.
-    pub(crate) fn info(&self) -> ConnectionInfo {
-        let paths = self.paths.iter().map(|path| PathInfo {
-            route: path.route,
-            outstanding_packets: path.tx.outstanding(),
-            srtt_ns: path.tx.srtt_ns().unwrap_or(0),
-            window_packets: path.tx.window().packets() as u32,
-            epoch: path.tx.epoch().0,
-            resting: path.tx.is_resting(),
-        });
-        ConnectionInfo {
-            source_gid: self.key.source,
-            dest_gid: self.key.dest,
-            peer: self.routes.first().destination,
-            open: self.is_open(),
-            streams: self.streams.of(List::All).len() as u32,
-            in_flight_bytes: self.bytes_in_flight(),
-            grant_bytes_per_s: self.window.grant_bytes_per_s().unwrap_or(u64::MAX),
-            paths: paths.collect(),
-        }
     }
 }

@@ -9,6 +9,7 @@ use crate::conn::streams::List;
 use crate::conn::{Connection, Context};
 use crate::endpoint::qp::{Phase, QpTable};
 use crate::path::{Bare, PathAction};
+use crate::telemetry::log::{MoveCause, What};
 use crate::train::Train;
 use crate::types::{QpId, Route, SourceSlot, Time};
 use crate::wire::{Qpn, Token};
@@ -52,19 +53,80 @@ impl Connection {
 
     /// Asks path `at` what is due and does it.
     pub(super) fn path_timeout(&mut self, cx: &mut Context<'_>, at: usize) {
+        let window = self.window_if_logged(cx, at);
+        let rested = self.paths[at].tx.is_resting();
         match self.path_mut(at).tx.handle_timeout(cx.now) {
             PathAction::None => {}
-            PathAction::Lost => self.lost_paths |= 1 << at,
+            PathAction::Lost(packets) => {
+                self.count_lost(cx, at, packets);
+                self.lost_paths |= 1 << at;
+                self.log_cut(cx, at, window, 0, packets);
+            }
             PathAction::Rto => {
                 cx.shared.counters.rtos += 1;
+                self.paths[at].counters.rtos += 1;
+                self.count_lost(cx, at, 1);
+                let outstanding_packets = self.paths[at].tx.outstanding();
+                let what = What::Timeout {
+                    outstanding_packets,
+                };
+                self.log_path(cx, at, what);
+                self.log_cut(cx, at, window, 0, 1);
                 self.lost_paths |= 1 << at;
             }
             PathAction::Probe => self.probe(cx, at),
             PathAction::MoveAndProbe => {
                 self.move_path(cx, at);
+                if !rested {
+                    self.log_path(cx, at, What::PathRests);
+                }
                 self.probe(cx, at);
             }
         }
+    }
+
+    fn log_move(&self, cx: &mut Context<'_>, at: usize, why: MoveCause, from: Route) {
+        let path = &self.paths[at];
+        let what = What::PathMoved {
+            why,
+            from,
+            to: path.route,
+            epoch: path.tx.epoch().0,
+        };
+        self.log_path(cx, at, what);
+    }
+
+    /// The window of path `at`, for [`Self::log_cut`].
+    pub(super) fn window_if_logged(&self, cx: &Context<'_>, at: usize) -> Option<f64> {
+        let logged = cx.shared.log.is_on();
+        logged.then(|| self.paths[at].tx.window().packets())
+    }
+
+    /// Takes down that the window of path `at` was cut, if it is smaller than it was.
+    pub(super) fn log_cut(
+        &self,
+        cx: &mut Context<'_>,
+        at: usize,
+        before: Option<f64>,
+        marked: u16,
+        lost: u32,
+    ) {
+        let to_packets = self.paths[at].tx.window().packets();
+        if let Some(from_packets) = before.filter(|before| to_packets < *before) {
+            let what = What::WindowCut {
+                from_packets,
+                to_packets,
+                marked,
+                lost,
+            };
+            self.log_path(cx, at, what);
+        }
+    }
+
+    /// Packets of path `at` were found lost.
+    pub(super) fn count_lost(&mut self, cx: &mut Context<'_>, at: usize, packets: u32) {
+        cx.shared.counters.packets_lost += u64::from(packets);
+        self.paths[at].counters.packets_lost += u64::from(packets);
     }
 
     /// The peer does not answer: a HELLO asks whether it still knows the connection. If it does, and we know that, it
@@ -87,8 +149,10 @@ impl Connection {
             self.ask_turn = self.ask_turn.wrapping_add(STREAMS_PER_LOOK);
         }
         // Not with the first one: a peer that is only slow would be asked all the time.
-        if self.paths[at].tx.probes_unanswered() > 1 {
+        let unanswered = self.paths[at].tx.probes_unanswered().saturating_sub(1);
+        if unanswered > 0 {
             self.ask_if_known(cx.now);
+            self.log_path(cx, at, What::ProbeUnanswered { unanswered });
         }
         self.paths[at].probes_due = count.max(1);
         self.bare_paths |= 1 << at;
@@ -109,8 +173,10 @@ impl Connection {
         let path = self.path_mut(at);
         path.route = to.route;
         path.copied = to.copied;
+        path.counters.moves += 1;
         path.tx.move_to(cx.now);
         cx.shared.counters.moves += 1;
+        self.log_move(cx, at, MoveCause::Silence, present);
         if self.routes.lanes().len() > 1 && self.plane_check_at.is_none() {
             self.plane_check_at = Some(cx.now + PLANE_RETRY_NS);
         }
@@ -122,17 +188,24 @@ impl Connection {
         let route = self
             .routes
             .fresh_port(self.paths[at].route, &taken, &mut cx.shared.rng);
-        self.try_route(cx, at, route);
+        self.try_route(cx, at, MoveCause::OwnPort, route);
     }
 
     /// Path `at` goes to a route that nobody has tried, and sends nothing new until a probe is answered there.
-    fn try_route(&mut self, cx: &mut Context<'_>, at: usize, route: Route) {
+    fn try_route(&mut self, cx: &mut Context<'_>, at: usize, why: MoveCause, route: Route) {
+        let present = self.paths[at].route;
+        let rested = self.paths[at].tx.is_resting();
         let path = self.path_mut(at);
         path.copied = false;
         path.route = route;
+        path.counters.moves += 1;
         path.tx.move_to(cx.now);
+        self.log_move(cx, at, why, present);
         if self.paths.len() > 1 {
             self.path_mut(at).tx.rest_until_proved(cx.now);
+        }
+        if !rested && self.paths[at].tx.is_resting() {
+            self.log_path(cx, at, What::PathRests);
         }
         self.paths[at].probes_due = 1;
         self.bare_paths |= 1 << at;
@@ -167,7 +240,7 @@ impl Connection {
             if let Some(at) = self.path_to_spare() {
                 let turn = at + self.paths[at].tx.epoch().0 as usize;
                 let route = self.routes.over(lane, turn);
-                self.try_route(cx, at, route);
+                self.try_route(cx, at, MoveCause::PlaneTried, route);
             }
         }
         if !self.is_busy(cx.qps) {
@@ -329,6 +402,7 @@ impl Connection {
         };
         let at = suspicion.to_probe.len() % self.paths.len();
         cx.shared.counters.probes_sent += 1;
+        self.paths[at].counters.probes_sent += 1;
         self.push_bare(cx, at, Bare::Probe, None, route, train);
         true
     }

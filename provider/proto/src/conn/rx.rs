@@ -10,6 +10,8 @@ use crate::event::Event;
 use crate::host::Host;
 use crate::path::{PathRx, Verdict};
 use crate::stream::{Failure, Outcome};
+use crate::telemetry::ReceivingCounters;
+use crate::telemetry::log::What;
 use crate::types::{QpId, Time};
 use crate::wire::{
     Base, BaseFlags, DataHeader, FillStatus, Opcode, PathId, Service, Shut, ShutReason, Token,
@@ -65,6 +67,7 @@ impl Connection {
                 rx: PathRx::new(id),
                 local: meta.local,
                 from: None,
+                counters: ReceivingCounters::default(),
             });
         }
         let psn = header.opcode.takes_psn().then_some(base.psn);
@@ -78,12 +81,20 @@ impl Connection {
                 counters.dropped_out_of_window += 1;
                 return None;
             }
-            Verdict::Duplicate => counters.duplicates_received += 1,
-            Verdict::New => counters.data_bytes_received += u64::from(header.payload_bytes),
+            Verdict::Duplicate => {
+                counters.duplicates_received += 1;
+                path.counters.duplicates_received += 1;
+            }
+            Verdict::New => {
+                counters.data_bytes_received += u64::from(header.payload_bytes);
+                path.counters.data_bytes_received += u64::from(header.payload_bytes);
+            }
             Verdict::Bare => {}
         }
         counters.data_packets_received += 1;
         counters.ce_received += u64::from(meta.ce);
+        path.counters.data_packets_received += 1;
+        path.counters.ce_received += u64::from(meta.ce);
         path.local = meta.local;
         path.from = Some(meta.source.ip().to_canonical());
         self.heard(cx.now);
@@ -213,6 +224,9 @@ impl Connection {
             &mut shared.events,
         );
         shared.counters.rnr_sent += life.responder.rnr_count() - rnr_before;
+        if let Some((msn, code)) = life.responder.take_refusal() {
+            self.log_stream(cx, id, What::RefusedHere { msn, code });
+        }
         self.after_responder(cx, id, result.as_ref().err().copied());
         if result.is_ok_and(|outcome| outcome != Outcome::Placed) {
             cx.shared.counters.dropped_refused += 1;

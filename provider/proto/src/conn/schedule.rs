@@ -9,6 +9,7 @@ use crate::endpoint::qp::{Life, Phase, QpTable};
 use crate::host::Host;
 use crate::path::PathTx;
 use crate::stream::{Role, SegmentRef};
+use crate::telemetry::SendingCounters;
 use crate::train::Train;
 use crate::types::{QpId, Route, Time};
 use crate::wire::{DATA_HEADER_BYTES, PathId};
@@ -30,6 +31,8 @@ const STREAMS_TRIED: usize = 8;
 pub(crate) struct TxPath {
     pub tx: PathTx<SegmentRef>,
     pub route: Route,
+    /// What it counted since the connection began; nothing decides by it.
+    pub counters: SendingCounters,
     /// Its next timeout, unless something was done to it since ([`Connection::path_mut`]).
     pub due: Option<Time>,
     /// It took over the route of another path, and takes a port of its own when nothing is outstanding.
@@ -57,6 +60,7 @@ impl Connection {
     pub(super) fn make_paths(&mut self, now: Time, shared: &mut Shared, count: usize) {
         let count = count.clamp(1, TX_PATHS_MAX);
         let routes = self.routes.spread(count, &mut shared.rng);
+        self.end_sending_counters(shared);
         self.paths.clear();
         (
             self.lost_paths,
@@ -70,6 +74,7 @@ impl Connection {
             self.paths.push(TxPath {
                 tx,
                 route,
+                counters: SendingCounters::default(),
                 due: None,
                 copied: false,
                 unmarked: false,

@@ -58,6 +58,8 @@ impl Connection {
         let path = self.path_mut(at);
         let sent = path.tx.send_new(cx.now, *segment, bytes);
         path.unmarked = true;
+        path.counters.data_packets_sent += 1;
+        path.counters.data_bytes_sent += u64::from(segment.length);
         self.push_packet(cx, at, segment, &sent, wire, train);
         cx.shared.counters.data_packets_sent += 1;
         cx.shared.counters.data_bytes_sent += u64::from(segment.length);
@@ -168,7 +170,10 @@ impl Connection {
                 last: false,
             };
             self.push_packet(cx, at, &segment, &sent, &wire, train);
-            self.paths[at].unmarked = true;
+            let path = &mut self.paths[at];
+            path.unmarked = true;
+            path.counters.retransmissions += 1;
+            path.counters.data_packets_sent += 1;
             cx.shared.counters.retransmissions += 1;
             cx.shared.counters.data_packets_sent += 1;
             match next {
@@ -191,7 +196,8 @@ impl Connection {
             && segment.length <= self.payload_bytes
         {
             cx.shared.counters.too_large += 1;
-            self.shrink_payload(self.routes.first().destination, packet_bytes(segment));
+            let destination = self.routes.first().destination;
+            self.shrink_payload(cx.now, cx.shared, destination, packet_bytes(segment));
         }
     }
 
@@ -248,13 +254,16 @@ impl Connection {
         let counters = &mut cx.shared.counters;
         let kind = if std::mem::take(&mut path.announce_due) {
             counters.announces_sent += 1;
+            path.counters.announces_sent += 1;
             Bare::Announce
         } else if path.probes_due > 0 {
             path.probes_due -= 1;
             counters.probes_sent += 1;
+            path.counters.probes_sent += 1;
             Bare::Probe
         } else if std::mem::take(&mut path.marker_due) {
             counters.markers_sent += 1;
+            path.counters.markers_sent += 1;
             Bare::Marker
         } else {
             return false;
@@ -280,6 +289,7 @@ impl Connection {
         train: &mut Train,
     ) {
         let path = &mut self.paths[at];
+        path.counters.data_packets_sent += 1;
         // Between two routes there is no order: a stamp of the path would prove what it has in flight lost.
         let sent = if route == path.route {
             path.tx.send_bare(cx.now, kind)

@@ -10,6 +10,7 @@ use crate::conn::{Connection, Context, HelloVerdict};
 use crate::endpoint::table::{ConnectionIndex, Key};
 use crate::endpoint::{Endpoint, RxMeta};
 use crate::host::Host;
+use crate::telemetry::log::{Ending, What};
 use crate::types::{Route, SourceSlot, Time};
 use crate::wire::{
     Base, CloseReason, CloseView, ConnectionId, ControlBuilder, ControlItem, ControlView, Hello,
@@ -215,13 +216,15 @@ impl Endpoint {
         hello: &Hello,
     ) -> Option<ConnectionIndex> {
         let routes = Connection::routes_for(&self.shared.config, &key).ok()?;
-        let unopened = self.remove_connection(now, index);
+        let unopened = self.remove_connection(now, index, Ending::PeerRestarted);
         let shared = &mut self.shared;
         shared.counters.connections_lost += 1;
         let index = self
             .connections
             .insert(|index| Box::new(Connection::new(index, key, my_id, routes, now, shared)));
         self.on_connection(now, index, |connection, cx| {
+            let incarnation = hello.identity.incarnation;
+            connection.log(now, cx.shared, What::PeerRestarted { incarnation });
             connection.adopt(cx, hello);
             for id in unopened {
                 connection.attach(cx, id);
@@ -250,7 +253,7 @@ impl Endpoint {
             };
             self.shared.counters.resets_received += 1;
             self.shared.counters.connections_lost += 1;
-            self.bury(now, index);
+            self.bury(now, index, Ending::Reset);
             // One is enough: a RESET names one connection.
             return;
         }
@@ -281,7 +284,7 @@ impl Endpoint {
         self.on_connection(now, index, |connection, cx| {
             connection.handle_close(cx, close)
         });
-        self.bury(now, index);
+        self.bury(now, index, Ending::ClosedByPeer);
     }
 }
 

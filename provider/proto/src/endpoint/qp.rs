@@ -238,6 +238,11 @@ impl QpTable {
         Qpn::truncate(u32::from(self.endpoint_index) << Qpn::LOCAL_BITS | slot as u32)
     }
 
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.used
+    }
+
     /// A new queue pair in a free slot, or nothing when all are taken.
     pub(crate) fn insert(&mut self, config: QpConfig) -> Option<&Qp> {
         if self.used >= SLOTS {

@@ -112,6 +112,12 @@ impl ConnectionTable {
         self.slots.iter().filter_map(|slot| slot.as_deref())
     }
 
+    /// All connections from place `from` on, with their places.
+    pub(crate) fn iter_from(&self, from: usize) -> impl Iterator<Item = (usize, &Connection)> {
+        let slots = self.slots.iter().enumerate().skip(from);
+        slots.filter_map(|(at, slot)| Some((at, slot.as_deref()?)))
+    }
+
     /// How many there are.
     pub(crate) fn len(&self) -> usize {
         self.slots.len() - self.free.len()

@@ -89,6 +89,7 @@ impl Endpoint {
             .fail(&mut self.shared.hold, &mut self.shared.events);
         if let Some(index) = life.connection {
             self.on_connection(now, index, |connection, cx| {
+                connection.log_end(cx, qp, ShutReason::Error);
                 connection.tell_end(cx, qp, ShutReason::Error, host);
                 connection.stop_opening(cx.qps, qp);
             });
@@ -119,6 +120,7 @@ impl Endpoint {
         };
         if let Some(index) = life.connection {
             self.on_connection(now, index, |connection, cx| {
+                connection.log_end(cx, qp, reason);
                 connection.tell_end(cx, qp, reason, host);
                 connection.detach(cx, qp);
             });

@@ -258,7 +258,7 @@ impl Link {
 
     fn on_timeout(&mut self) {
         match self.tx.handle_timeout(self.now) {
-            PathAction::None | PathAction::Lost => {}
+            PathAction::None | PathAction::Lost(_) => {}
             PathAction::Rto => self.rtos += 1,
             PathAction::Probe => self.bare(Bare::Probe, BaseFlags::PROBE),
             PathAction::MoveAndProbe => {

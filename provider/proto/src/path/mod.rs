@@ -106,8 +106,8 @@ pub enum Bare {
 pub enum PathAction {
     /// Nothing was due.
     None,
-    /// Time alone proved packets lost: retransmit them.
-    Lost,
+    /// Time alone proved so many packets lost: retransmit them.
+    Lost(u32),
     /// Send a probe on the route that the path is on.
     Probe,
     /// The route does not answer: choose another, call [`PathTx::move_to`], send a probe there. The path rests.

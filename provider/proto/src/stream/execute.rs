@@ -147,8 +147,12 @@ impl Responder {
         if self.receives.bind_through(front.ssn, host).is_err() {
             // Only a WRITE_IMM comes here without one. It keeps what it has: when a receive is posted before the next
             // attempt arrives, it is executed at once.
-            self.rnr_total += u64::from(front.state == State::Receiving);
+            let first = front.state == State::Receiving;
             front.state = State::Refused(Refusal::Rnr);
+            if first {
+                self.rnr_total += 1;
+                self.refusal = Some((self.messages.executed().next(), Refusal::Rnr.code()));
+            }
             return Ok(false);
         }
         let Some(receive) = self.receives.consume(front.ssn) else {

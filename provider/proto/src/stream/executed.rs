@@ -75,6 +75,9 @@ impl Requester {
             let Some(index) = self.index(msn) else {
                 return Err(Failure::of_request(status_of(block.code)));
             };
+            if self.entries[index].failed.is_none() {
+                self.refusal = Some((msn, block.code));
+            }
             self.entries[index]
                 .failed
                 .get_or_insert(status_of(block.code));
@@ -88,10 +91,11 @@ impl Requester {
         if block.code == NakCode::None || entry.attempt != block.attempt || !entry.begun {
             return Ok(());
         }
+        if block.code == NakCode::Rnr && !entry.opcode().consumes_receive() {
+            return Ok(());
+        }
+        self.refusal = Some((msn, block.code));
         if block.code == NakCode::Rnr {
-            if !entry.opcode().consumes_receive() {
-                return Ok(());
-            }
             self.rnr_total += 1;
             if self.rnr_retry != RNR_FOR_EVER && self.rnr_retries >= self.rnr_retry {
                 self.entries[index]

@@ -84,6 +84,8 @@ pub struct Responder {
     repeats: u8,
     urgent: bool,
     pub(super) rnr_total: u64,
+    /// The last refusal, until somebody takes it: for the event log.
+    pub(super) refusal: Option<(Msn, NakCode)>,
 }
 
 /// A message whose packet is not placed: what becomes of it.
@@ -120,6 +122,7 @@ impl Responder {
             repeats: 0,
             urgent: false,
             rnr_total: 0,
+            refusal: None,
         }
     }
 
@@ -164,6 +167,9 @@ impl Responder {
                 message.complete = false;
                 message.drop_held(hold);
                 self.rnr_total += u64::from(state == State::Refused(Refusal::Rnr));
+                if let State::Refused(refusal) = state {
+                    self.refusal = Some((header.msn, refusal.code()));
+                }
                 self.execute_ready(host, hold, events)
                     .map(|()| Outcome::Refused)
             }
@@ -490,6 +496,11 @@ impl Responder {
     /// The queue pair takes no more requests.
     pub fn is_failed(&self) -> bool {
         self.dead
+    }
+
+    /// The last message that was refused since the last call.
+    pub fn take_refusal(&mut self) -> Option<(Msn, NakCode)> {
+        self.refusal.take()
     }
 
     /// RNR refusals so far, for the counters.

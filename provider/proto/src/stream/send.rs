@@ -11,7 +11,8 @@ use super::{Failure, Role, SegmentRef, is_answered};
 use crate::event::{Event, SendDone};
 use crate::types::{Operation, Payload, PdId, QpId, SendParams, SendRequest, Status, Time};
 use crate::wire::{
-    AtomicOperands, Attempt, DataFlags, DataHeader, FillStatus, Msn, Opcode, Qpn, Rkey, Ssn, Token,
+    AtomicOperands, Attempt, DataFlags, DataHeader, FillStatus, Msn, NakCode, Opcode, Qpn, Rkey,
+    Ssn, Token,
 };
 
 /// What a requester is made with, when its queue pair goes to RTR.
@@ -134,6 +135,8 @@ pub struct Requester {
     /// RNR refusals of the oldest unexecuted message.
     pub(super) rnr_retries: u8,
     pub(super) rnr_total: u64,
+    /// The last refusal, until somebody takes it: for the event log.
+    pub(super) refusal: Option<(Msn, NakCode)>,
     /// Nothing of this message or of a later one leaves: it is going to fail.
     pub(super) stop_at: Option<Msn>,
     /// READs and atomics that left and whose answers are not complete.
@@ -171,6 +174,7 @@ impl Requester {
             rnr_wait: None,
             rnr_retries: 0,
             rnr_total: 0,
+            refusal: None,
             stop_at: None,
             awaited_answers: 0,
             receives_wanted: 0,
@@ -592,6 +596,11 @@ impl Requester {
         self.rnr_wait
             .map(|wait| wait.until)
             .filter(|until| *until > now)
+    }
+
+    /// The last message that the peer refused since the last call.
+    pub fn take_refusal(&mut self) -> Option<(Msn, NakCode)> {
+        self.refusal.take()
     }
 
     /// RNR refusals so far, for the counters.

@@ -15,6 +15,7 @@ mod perftest;
 mod pingpong;
 mod plugin;
 mod scale;
+mod telemetry;
 
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
@@ -43,6 +44,7 @@ pub fn all() -> Vec<Case> {
         hostile::cases(),
         dissect::cases(),
         scale::cases(),
+        telemetry::cases(),
     ]
     .into_iter()
     .flatten()

@@ -4,18 +4,21 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use metaroce_sim::scenario::{NAMES, Scenario, bulk, named, random};
+use metaroce_sim::trace::Show;
 use metaroce_sim::world::World;
 
 const HELP: &str = "\
 Runs the transport in simulated networks and checks what programs may rely on.
 
-usage: sim [--seed N] [--count M] [--name NAME] [--trace] [--keep-going] [--slow MS]
+usage: sim [--seed N] [--count M] [--name NAME] [--trace] [--events] [--json] [--keep-going] [--slow MS]
        sim --bulk [--seed N] [--messages M]
 
   --seed N       first seed (1)
   --count M      how many seeds in a row (100)
   --name NAME    a named scenario instead of random ones; 'list' shows the names
-  --trace        print every packet
+  --trace        print every packet and every event of the endpoints
+  --events       print the events only
+  --json         print them as JSON, one object a line
   --keep-going   do not stop at the first wrong run
   --slow MS      also print runs in which a request took longer than that
   --bulk         measure throughput on a 10 Gb/s link at several loss rates
@@ -27,6 +30,8 @@ struct Arguments {
     count: u64,
     name: Option<String>,
     trace: bool,
+    events: bool,
+    json: bool,
     keep_going: bool,
     slow_ms: u64,
     bulk: bool,
@@ -39,6 +44,8 @@ fn parse(arguments: &mut dyn Iterator<Item = String>) -> Result<Arguments, Strin
         count: 100,
         name: None,
         trace: false,
+        events: false,
+        json: false,
         keep_going: false,
         slow_ms: u64::MAX,
         bulk: false,
@@ -61,6 +68,8 @@ fn parse(arguments: &mut dyn Iterator<Item = String>) -> Result<Arguments, Strin
             "--slow" => parsed.slow_ms = number(value()?)?,
             "--name" => parsed.name = Some(value()?),
             "--trace" => parsed.trace = true,
+            "--events" => parsed.events = true,
+            "--json" => parsed.json = true,
             "--keep-going" => parsed.keep_going = true,
             "--bulk" => parsed.bulk = true,
             "--help" | "-h" => return Err(HELP.into()),
@@ -109,7 +118,12 @@ fn run(arguments: &Arguments) -> Result<bool, String> {
     let (mut packets, mut wrong, mut runs) = (0, 0, 0);
     for seed in arguments.seed..arguments.seed + arguments.count {
         let scenario = scenario_of(arguments, seed)?;
-        let outcome = World::run(&scenario, arguments.trace);
+        let show = Show {
+            packets: arguments.trace,
+            events: arguments.trace || arguments.events,
+            json: arguments.json,
+        };
+        let outcome = World::run_showing(&scenario, show);
         packets += outcome.packets;
         runs += 1;
         if !outcome.is_right() {

@@ -107,6 +107,9 @@ impl World {
     /// Gives completions to the programs. Returns how many there were.
     pub(crate) fn poll_events(&mut self, id: NodeId) -> usize {
         let (mut count, mut failed) = (0, Vec::new());
+        while let Some(record) = self.nodes[id.0].endpoint.poll_log(self.now) {
+            self.trace.note_event(id, record);
+        }
         while let Some(event) = self.nodes[id.0].endpoint.poll_event() {
             count += 1;
             self.trace.mix(count as u64);

@@ -22,7 +22,7 @@ use crate::node::Node;
 use crate::program::{Lease, Program, State};
 use crate::report::Outcome;
 use crate::scenario::{Fault, Scenario};
-use crate::trace::{Fate, Seen, Trace};
+use crate::trace::{Fate, Seen, Show, Trace};
 use crate::{AgentId, NodeId};
 
 /// After the last completion everything must be acknowledged, closed and quiet within this time: a few of the longest
@@ -113,9 +113,19 @@ pub struct World {
 }
 
 impl World {
-    /// Runs `scenario`; `live` prints every packet.
+    /// Runs `scenario`; `live` prints every packet and event.
     pub fn run(scenario: &Scenario, live: bool) -> Outcome {
-        let mut world = Self::new(scenario, live);
+        let show = Show {
+            packets: live,
+            events: live,
+            json: false,
+        };
+        Self::run_showing(scenario, show)
+    }
+
+    /// Runs `scenario` and prints meanwhile what `show` names.
+    pub fn run_showing(scenario: &Scenario, show: Show) -> Outcome {
+        let mut world = Self::new(scenario, show);
         world.run_until_done(scenario);
         let done_at = world.now;
         if world.ledger.violations().is_empty() {
@@ -124,7 +134,7 @@ impl World {
         world.outcome(scenario, done_at)
     }
 
-    fn new(scenario: &Scenario, live: bool) -> Self {
+    fn new(scenario: &Scenario, show: Show) -> Self {
         let mut rng = SmallRng::seed_from_u64(scenario.seed);
         let count = scenario.hosts.len();
         let planes = scenario.network.planes;
@@ -157,7 +167,7 @@ impl World {
             network,
             planes,
             pairs: Vec::new(),
-            trace: Trace::new(live),
+            trace: Trace::new(show),
             heap: BinaryHeap::new(),
             order: 0,
             events: 0,

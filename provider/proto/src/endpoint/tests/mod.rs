@@ -6,4 +6,5 @@ mod forged;
 mod network;
 mod scale;
 mod setup;
+mod telemetry;
 mod transfer;

@@ -9,6 +9,7 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use smallvec::SmallVec;
 
+use crate::endpoint::tests::telemetry::counters_add_up;
 use crate::endpoint::{Endpoint, RxMeta};
 use crate::event::{Event, QpFailure, ReceiveDone, SendDone};
 use crate::host::{AccessDenied, AtomicOperation, Host, Visibility};
@@ -600,6 +601,9 @@ impl Network {
         while go_on(self) && self.step(until) {
             steps += 1;
             assert!(steps < STEPS_MAX, "stuck at {:?}", self.now);
+        }
+        for node in &self.nodes {
+            counters_add_up(&node.endpoint);
         }
     }
 }

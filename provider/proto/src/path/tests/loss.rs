@@ -161,7 +161,7 @@ fn what_the_tolerance_holds_back_is_lost_a_little_later() {
     pair.deliver_all(&flights[1..]);
     assert_eq!(pair.ack().lost, 0);
     let told = pair.now;
-    assert_eq!(pair.time_out(), PathAction::Lost);
+    assert_eq!(pair.time_out(), PathAction::Lost(1));
     assert_eq!(pair.now.since_ns(told), tolerance_ns);
     let again = pair.repair();
     assert_eq!(again.len(), 1);

@@ -56,7 +56,7 @@ fn after_a_move_time_decides_once_the_new_route_was_heard() {
     pair.pass(RTT_NS);
     pair.deliver(new);
     assert_eq!(pair.ack().lost, 0);
-    assert_eq!(pair.time_out(), PathAction::Lost);
+    assert_eq!(pair.time_out(), PathAction::Lost(10));
     assert_eq!(pair.now.since_ns(moved), 2 * RTT_NS);
     let again = pair.repair();
     assert_eq!(again.len(), 10);
@@ -97,9 +97,11 @@ fn several_moves_are_judged_each_by_its_own_time() {
     assert_eq!(pair.ack().lost, 0);
     let mut lost = 0;
     for moved in moves {
-        assert_eq!(pair.time_out(), PathAction::Lost);
+        let action = pair.time_out();
         assert_eq!(pair.now.since_ns(moved), 2 * RTT_NS);
-        lost += pair.repair().len();
+        let repaired = pair.repair().len();
+        assert_eq!(action, PathAction::Lost(repaired as u32));
+        lost += repaired;
     }
     assert_eq!(lost, 15);
 }

@@ -416,7 +416,7 @@ impl<R: Copy> PathTx<R> {
                     ..self.feedback()
                 },
             );
-            return PathAction::Lost;
+            return PathAction::Lost(verdicts.lost);
         }
         let waiting = self.waiting();
         let due = |at: Option<Time>| at.is_some_and(|at| now >= at);

@@ -1,0 +1,264 @@
+//! Tests of `metaroce stat` without a device: finding names, asking sockets that answer, keep silent or are gone, and
+//! what becomes of the answers.
+
+use super::ask::{self, Answer, Engine};
+use super::find::{self, Namespace};
+use super::sample::{Heard, Sample, understand};
+use super::*;
+use metaroce::telemetry::SocketName;
+use serde_json::{Value, json};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener};
+
+fn listener(udp_port: u16) -> (SocketName, UnixListener) {
+    let name = SocketName::of_engine(&format!("stat-test-{}", std::process::id()), udp_port);
+    let address = SocketAddr::from_abstract_name(name.to_string()).unwrap();
+    (name, UnixListener::bind_addr(&address).unwrap())
+}
+
+fn answer_once(listener: UnixListener, text: String) {
+    std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.write_all(text.as_bytes()).unwrap();
+    });
+}
+
+fn ask_names(names: &[&SocketName], was_silent: bool) -> Vec<(Engine, Answer)> {
+    let namespace = Namespace {
+        inode: 1,
+        entrance: None,
+        names: names.iter().map(|name| (*name).clone()).collect(),
+    };
+    ask::all(&[namespace], |_| true, |_| was_silent)
+}
+
+#[test]
+fn only_listening_sockets_with_our_names_are_engines() {
+    let table = "Num       RefCount Protocol Flags    Type St Inode Path\n\
+        0000000000000000: 00000002 00000000 00010000 0001 01 100 @metaroce-stat/7/metaroce0/25000\n\
+        0000000000000000: 00000003 00000000 00000000 0001 03 101 @metaroce-stat/7/metaroce0/25000\n\
+        0000000000000000: 00000002 00000000 00010000 0001 01 102 /run/metaroce-stat/8/metaroce0/25000\n\
+        0000000000000000: 00000002 00000000 00010000 0001 01 103 @metaroce-stat/9/metaroce0\n\
+        0000000000000000: 00000003 00000000 00000000 0001 03 104\n";
+    let names = find::names(table.as_bytes());
+    assert_eq!(names.len(), 1);
+    assert_eq!((names[0].pid, names[0].udp_port), (7, 25000));
+    assert!(find::names(b"\xff\xfe\n\0").is_empty());
+}
+
+#[test]
+fn a_real_socket_is_found() {
+    let (name, _listener) = listener(1);
+    let namespaces = find::namespaces().unwrap();
+    let own = namespaces
+        .iter()
+        .find(|namespace| namespace.entrance.is_none())
+        .unwrap();
+    assert!(own.names.contains(&name), "{own:?}");
+}
+
+#[test]
+fn the_silent_do_not_keep_the_others_waiting_for_long() {
+    let (silent, _listener) = listener(2);
+    let (talker, talks) = listener(3);
+    let (gone, listens) = listener(4);
+    drop(listens);
+    answer_once(talks, "{}".into());
+    let began = Instant::now();
+    let answers = ask_names(&[&silent, &talker, &gone], false);
+    let taken = began.elapsed();
+    assert!(
+        taken >= ask::ANSWER_WITHIN && taken < 3 * ask::ANSWER_WITHIN,
+        "{taken:?}"
+    );
+    let texts: Vec<_> = answers.iter().map(|(_, answer)| answer.clone()).collect();
+    assert!(
+        matches!(&texts[0], Answer::Silence(why) if why.contains("does not answer")),
+        "{texts:?}"
+    );
+    assert_eq!(texts[1..], [Answer::Text(b"{}".to_vec()), Answer::Gone]);
+    // The next time nobody waits that long for it.
+    let began = Instant::now();
+    ask_names(&[&silent], true);
+    assert!(
+        began.elapsed() < ask::ANSWER_WITHIN,
+        "{:?}",
+        began.elapsed()
+    );
+}
+
+#[test]
+fn a_socket_that_takes_no_more_callers_is_silent() {
+    let (name, listener) = listener(5);
+    // The queue of a listener that never accepts fills up: the kernel's default is 4,096.
+    nix::sys::socket::listen(&listener, nix::sys::socket::Backlog::new(1).unwrap()).unwrap();
+    for _ in 0..4 {
+        ask_names(&[&name], true);
+    }
+    let answers = ask_names(&[&name], true);
+    assert!(matches!(&answers[0].1, Answer::Silence(_)), "{answers:?}");
+}
+
+fn report(age_ns: u64, packets: u64, connection: &str) -> Value {
+    let path = json!({
+        "path": 3, "state": "busy", "local": "10.0.0.1", "source_port": 4000, "srtt_ns": 95_430,
+        "min_rtt_ns": 60_000, "window_packets": 16.5, "in_flight_packets": 7, "data_packets_sent": packets,
+        "data_bytes_sent": packets * 1000, "retransmissions": 5, "packets_lost": 6, "probes_sent": 1, "moves": 2,
+        "ce_echoed": 9,
+    });
+    let from = json!({
+        "path": 1, "from": "10.0.0.2", "local": "10.0.0.1", "data_packets_received": 4,
+        "data_bytes_received": 400, "duplicates_received": 3, "ce_received": 2,
+    });
+    json!({
+        "version": 1, "pid": 4242, "program": "ib_write_bw\u{1b}[2J", "device": "metaroce0", "interface": "eth0",
+        "udp_port": 25000, "age_ns": age_ns, "queue_pairs": 1, "new_field": [1],
+        "counters": {"data_packets_sent": packets, "data_bytes_sent": packets * 1000, "dropped_control": 3, "moves": 2},
+        "connections": [{
+            "id": connection, "source": "::ffff:10.0.0.1", "destination": "::ffff:10.0.0.2", "peer": "10.0.0.2:24800",
+            "state": "open", "streams": 1, "silent_ns": 100_000, "in_flight_bytes": 28_000, "window_bytes": 4_194_304,
+            "grant_bytes_per_s": null, "paths": [path, {"path": 4, "state": "idle"}], "receiving_paths": [from],
+        }],
+    })
+}
+
+fn sample_of(reports: &[Value], at: Instant) -> Sample {
+    let engines = reports.iter().map(|report| {
+        let (raw, understood) = understand(report.to_string().as_bytes()).unwrap();
+        let engine = Engine {
+            name: "metaroce-stat/1/metaroce0/25000".parse().unwrap(),
+            pid: 4242,
+            namespace: 5,
+        };
+        Heard {
+            engine,
+            raw,
+            report: understood,
+        }
+    });
+    Sample::of_test(at, engines.collect())
+}
+
+#[test]
+fn totals_come_first_and_rates_after_that() {
+    let start = Instant::now();
+    let first = sample_of(&[report(1_000_000_000, 1_000, "a")], start);
+    let text = text::show(&first, None, false);
+    for wanted in [
+        "ib_write_bw?[2J  pid 4242  metaroce0 (eth0)  UDP 25000  1 queue pair  1 connection  1 s old",
+        "sent 1000 kB, 1000 packets",
+        "dropped 3",
+        "10.0.0.1 -> 10.0.0.2:24800  open  1 stream  in flight 28 kB of 4194 kB  grant unlimited  silent 0.1 ms",
+        "PACKETS",
+        "busy   10.0.0.1:4000    95.4    60.0    16.5       7",
+        "1 path unused",
+        "DUPLICATES",
+    ] {
+        assert!(text.contains(wanted), "{wanted:?} is not in\n{text}");
+    }
+    let second = sample_of(
+        &[report(3_000_000_000, 51_000, "a")],
+        start + Duration::from_secs(2),
+    );
+    let text = text::show(&second, Some(&first), false);
+    for wanted in [
+        "sent 200 Mb/s, 25k packets/s",
+        "dropped 0/s",
+        "PKT/s",
+        "25k   200M",
+    ] {
+        assert!(text.contains(wanted), "{wanted:?} is not in\n{text}");
+    }
+    assert!(!text::show(&second, Some(&first), true).contains("PATH"));
+}
+
+#[test]
+fn json_has_rates_of_the_same_engine_connection_and_path_only() {
+    let start = Instant::now();
+    let first = sample_of(&[report(1_000_000_000, 1_000, "a")], start);
+    let json = first.json(None);
+    assert_eq!(json["interval_s"], Value::Null);
+    assert_eq!(json["engines"][0]["pid"], 4242);
+    assert_eq!(
+        json["engines"][0]["new_field"],
+        json!([1]),
+        "what is unknown here is passed on"
+    );
+    assert_eq!(json["engines"][0]["per_second"], Value::Null);
+
+    let second = sample_of(
+        &[report(3_000_000_000, 51_000, "a")],
+        start + Duration::from_secs(2),
+    );
+    let json = second.json(Some(&first));
+    assert_eq!(
+        json["engines"][0]["per_second"]["data_packets_sent"],
+        25_000.0
+    );
+    let path = &json["engines"][0]["connections"][0]["paths"][0];
+    assert_eq!(path["per_second"]["data_bytes_sent"], 25_000_000.0);
+    assert_eq!(path["per_second"]["moves"], 0.0);
+    assert_eq!(path["per_second"]["srtt_ns"], Value::Null, "no counter");
+
+    let other = sample_of(
+        &[report(3_000_000_000, 51_000, "b")],
+        start + Duration::from_secs(2),
+    );
+    let json = other.json(Some(&first));
+    assert_eq!(
+        json["engines"][0]["connections"][0]["paths"][0]["per_second"],
+        Value::Null
+    );
+    // A younger engine under the same name is another one.
+    let young = sample_of(
+        &[report(500_000_000, 10, "a")],
+        start + Duration::from_secs(2),
+    );
+    assert_eq!(
+        young.json(Some(&first))["engines"][0]["per_second"],
+        Value::Null
+    );
+}
+
+#[test]
+fn answers_that_cannot_be_read_are_explained() {
+    assert!(
+        understand(b"{\"version\":")
+            .unwrap_err()
+            .contains("damaged")
+    );
+    assert!(
+        understand(b"{\"version\":99}")
+            .unwrap_err()
+            .contains("version 99")
+    );
+    assert!(
+        understand(b"{\"version\":1,\"connections\":7}")
+            .unwrap_err()
+            .contains("damaged")
+    );
+}
+
+#[test]
+fn filters_and_limits() {
+    use clap::Parser;
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        options: Options,
+    }
+    let parse =
+        |line: &[&str]| Line::try_parse_from([&["stat"], line].concat()).map(|line| line.options);
+    let options = parse(&["--pid", "7", "-d", "mr0", "-i", "0.5", "-c", "3"]).unwrap();
+    assert!(options.wants(&[7, 1], "mr0") && options.wants(&[100, 7], "mr0"));
+    assert!(!options.wants(&[8], "mr0") && !options.wants(&[7], "mr1"));
+    assert!(parse(&[]).unwrap().wants(&[1], "x"));
+    for wrong in [
+        &["-i", "0"][..],
+        &["-i", "nan"],
+        &["-c", "0"],
+        &["--once", "-c", "2"],
+    ] {
+        assert!(parse(wrong).is_err(), "{wrong:?}");
+    }
+}

@@ -1,0 +1,115 @@
+//! What a connection tells about itself: to `metaroce stat`, the statistics file and the tests. Nothing here changes
+//! anything, but for the counters of paths that end with it.
+
+use crate::conn::schedule::TxPath;
+use crate::conn::streams::List;
+use crate::conn::{Connection, RxPath, Shared, State};
+use crate::telemetry::{ConnectionInfo, ConnectionState, PathInfo, PathState, ReceivingPathInfo};
+
+impl Connection {
+    /// A snapshot, with all paths.
+    pub(crate) fn info(&self, shared: &Shared) -> ConnectionInfo {
+        ConnectionInfo {
+            id: self.my_id,
+            peer_id: self.peer.id,
+            source_gid: self.key.source,
+            dest_gid: self.key.dest,
+            peer: self.routes.first().destination,
+            state: match self.state {
+                State::Opening => ConnectionState::Opening,
+                State::Open => ConnectionState::Open,
+                State::Closing(_) | State::Dead => ConnectionState::Closing,
+            },
+            open: self.is_open(),
+            began_at: self.began_at,
+            last_heard_at: self.last_heard,
+            streams: self.stream_count(),
+            streams_opening: self.streams.of(List::Opening).len() as u32,
+            payload_bytes: self.payload_bytes,
+            in_flight_bytes: self.bytes_in_flight(),
+            window_bytes: self.window.cap_bytes(),
+            grant_bytes_per_s: self.window.grant_bytes_per_s().unwrap_or(u64::MAX),
+            paths: self.paths.iter().map(|path| path.info(shared)).collect(),
+            receiving_paths: self.rx_paths.iter().map(|path| path.info(shared)).collect(),
+        }
+    }
+
+    /// Queue pairs that use it.
+    pub(crate) fn stream_count(&self) -> u32 {
+        self.streams.of(List::All).len() as u32
+    }
+
+    /// The connection ends: what its paths counted is kept in the sum.
+    pub(crate) fn end_counters(&mut self, shared: &mut Shared) {
+        self.end_sending_counters(shared);
+        for path in &mut self.rx_paths {
+            shared
+                .ended
+                .receiving
+                .add(&std::mem::take(&mut path.counters));
+        }
+        shared.ended.connections += 1;
+    }
+
+    /// All sending paths end.
+    pub(super) fn end_sending_counters(&mut self, shared: &mut Shared) {
+        for path in &mut self.paths {
+            shared
+                .ended
+                .sending
+                .add(&std::mem::take(&mut path.counters));
+        }
+    }
+}
+
+impl TxPath {
+    fn info(&self, shared: &Shared) -> PathInfo {
+        let tx = &self.tx;
+        let local = shared.config.locals.get(usize::from(self.route.local.0));
+        let state = if tx.is_resting() {
+            PathState::Resting
+        } else if tx.probes_unanswered() > 0 {
+            PathState::Probing
+        } else if tx.is_idle() {
+            PathState::Idle
+        } else {
+            PathState::Busy
+        };
+        PathInfo {
+            id: tx.id(),
+            state,
+            route: self.route,
+            plane: local.map_or(0, |local| local.plane),
+            epoch: tx.epoch().0,
+            resting: tx.is_resting(),
+            copied_route: self.copied,
+            probes_unanswered: tx.probes_unanswered(),
+            outstanding_packets: tx.outstanding(),
+            in_flight_packets: tx.packets_in_flight(),
+            in_flight_bytes: tx.bytes_in_flight(),
+            window_packets: tx.window().packets(),
+            slow_start: tx.window().in_slow_start(),
+            marked_fraction: tx.window().marked_fraction(),
+            srtt_ns: tx.srtt_ns().unwrap_or(0),
+            min_rtt_ns: tx.min_rtt_ns().unwrap_or(0),
+            rtt_variation_ns: tx.rtt().variation_ns(),
+            ack_delay_ns: tx.rtt().ack_delay_ns(),
+            reorder_tolerance_ns: tx.reorder_tolerance_ns(),
+            counters: self.counters,
+        }
+    }
+}
+
+impl RxPath {
+    fn info(&self, shared: &Shared) -> ReceivingPathInfo {
+        let local = shared.config.locals.get(usize::from(self.local.0));
+        ReceivingPathInfo {
+            id: self.rx.id(),
+            local: self.local,
+            plane: local.map_or(0, |local| local.plane),
+            from: self.from,
+            epoch: self.rx.epoch().map_or(0, |epoch| epoch.0),
+            counters: self.counters,
+        }
+    }
+}

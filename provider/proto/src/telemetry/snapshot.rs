@@ -1,0 +1,188 @@
+//! Snapshots of an endpoint: plain values, taken by [`crate::endpoint::Endpoint::info`] and
+//! [`crate::endpoint::Endpoint::some_connections`] when somebody asks, and by nobody else. The engine adds what only it
+//! knows (port numbers, its own counters) and tells them to `metaroce stat`.
+
+use std::net::{IpAddr, SocketAddr};
+
+use crate::telemetry::{Counters, ReceivingCounters, SendingCounters};
+use crate::types::{LocalIndex, Route, Time};
+use crate::wire::{ConnectionId, Gid, PathId};
+
+/// An endpoint as a whole.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct EndpointInfo {
+    /// Since the start.
+    pub counters: Counters,
+    /// The part of them that paths counted which are gone.
+    pub ended: EndedCounters,
+    /// Queue pairs that exist.
+    pub queue_pairs: u32,
+    /// Connections that exist.
+    pub connections: u32,
+    /// Connections whose peer is sending now.
+    pub active_senders: u32,
+    /// Bytes of packets that are held back for strict visibility.
+    pub held_bytes: u64,
+}
+
+/// What the paths of connections counted that are over. With the counters of the paths that exist these are, name by
+/// name, the endpoint's counters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EndedCounters {
+    /// Connections that are over, whatever became of them.
+    pub connections: u64,
+    /// As senders.
+    pub sending: SendingCounters,
+    /// As receivers.
+    pub receiving: ReceivingCounters,
+}
+
+/// How far a connection is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConnectionState {
+    /// The peer has not answered yet.
+    Opening,
+    /// Both ends know each other.
+    Open,
+    /// It is about to end.
+    Closing,
+}
+
+impl ConnectionState {
+    /// In one word, for people and for JSON.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Opening => "opening",
+            Self::Open => "open",
+            Self::Closing => "closing",
+        }
+    }
+}
+
+/// A connection.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ConnectionInfo {
+    /// The id that the peer sends with: names the connection as long as it lives.
+    pub id: ConnectionId,
+    /// The id that we send with; 0 as long as it is unknown.
+    pub peer_id: ConnectionId,
+    /// Our address.
+    pub source_gid: Gid,
+    /// The peer's address.
+    pub dest_gid: Gid,
+    /// Where the peer receives.
+    pub peer: SocketAddr,
+    /// How far it is.
+    pub state: ConnectionState,
+    /// The peer answered.
+    pub open: bool,
+    /// When it was made.
+    pub began_at: Time,
+    /// When something of the peer came last, or when it was made.
+    pub last_heard_at: Time,
+    /// Queue pairs that use it.
+    pub streams: u32,
+    /// Of these, those that wait for the peer's queue pair.
+    pub streams_opening: u32,
+    /// Payload of a full packet.
+    pub payload_bytes: u16,
+    /// Bytes sent and not acknowledged.
+    pub in_flight_bytes: u64,
+    /// Bytes that may be in flight now.
+    pub window_bytes: u64,
+    /// The rate that the peer allows, bytes per second; `u64::MAX` where it does not limit.
+    pub grant_bytes_per_s: u64,
+    /// Its paths, as a sender.
+    pub paths: Vec<PathInfo>,
+    /// The peer's paths.
+    pub receiving_paths: Vec<ReceivingPathInfo>,
+}
+
+/// What a path is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PathState {
+    /// Nothing outstanding.
+    Idle,
+    /// Packets are outstanding and answered in time.
+    Busy,
+    /// A probe is not answered yet.
+    Probing,
+    /// No new packets until a probe is answered.
+    Resting,
+}
+
+impl PathState {
+    /// In one word, for people and for JSON.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Idle => "idle",
+            Self::Busy => "busy",
+            Self::Probing => "probing",
+            Self::Resting => "resting",
+        }
+    }
+}
+
+/// One path of a connection, as a sender. Times are 0 before the first sample.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PathInfo {
+    /// Its number in the packets.
+    pub id: PathId,
+    /// What it is doing.
+    pub state: PathState,
+    /// What it travels on now.
+    pub route: Route,
+    /// Plane of the route.
+    pub plane: u8,
+    /// Epoch of the route: moves so far, modulo 256.
+    pub epoch: u8,
+    /// It rests: it did not answer its probes.
+    pub resting: bool,
+    /// It took over the route of another path.
+    pub copied_route: bool,
+    /// Probes unanswered since the route last worked.
+    pub probes_unanswered: u32,
+    /// Packets sent and not acknowledged, lost ones included.
+    pub outstanding_packets: u32,
+    /// Packets sent and neither acknowledged nor lost.
+    pub in_flight_packets: u32,
+    /// Their bytes.
+    pub in_flight_bytes: u64,
+    /// Packets that its window allows; may be less than one.
+    pub window_packets: f64,
+    /// The window still doubles every round trip.
+    pub slow_start: bool,
+    /// Marked fraction of its packets, averaged over round trips; 1 before the first mark.
+    pub marked_fraction: f64,
+    /// Smoothed round-trip time.
+    pub srtt_ns: u64,
+    /// Least round-trip time on this route.
+    pub min_rtt_ns: u64,
+    /// Mean deviation of the round-trip time.
+    pub rtt_variation_ns: u64,
+    /// How long the peer usually waits before it acknowledges.
+    pub ack_delay_ns: u64,
+    /// How long packets that overtook each other are waited for.
+    pub reorder_tolerance_ns: u64,
+    /// What it counted.
+    pub counters: SendingCounters,
+}
+
+/// One path of the peer, as a receiver sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReceivingPathInfo {
+    /// Its number in the packets.
+    pub id: PathId,
+    /// Our address that its last packet came to.
+    pub local: LocalIndex,
+    /// Plane of that address.
+    pub plane: u8,
+    /// Where its last packet came from.
+    pub from: Option<IpAddr>,
+    /// Newest epoch.
+    pub epoch: u8,
+    /// What it counted.
+    pub counters: ReceivingCounters,
+}
