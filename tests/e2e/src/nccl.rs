@@ -7,14 +7,11 @@ use anyhow::{Context, Result, ensure};
 
 use crate::{artefacts, tool};
 
-/// The package and the version that the tests drive.
-const PACKAGE: &str = "nvidia-nccl-cu12";
-
-/// The library of `version` of the wheel; downloaded once, then kept in the target folder.
+/// The library of `package` (`nvidia-nccl-cu12` …) in `version`; downloaded once, then kept in the target folder.
 ///
 /// # Errors
 /// Neither there nor to be had: the message says what to install.
-pub fn library(version: &str) -> Result<PathBuf> {
+pub fn library(package: &str, version: &str) -> Result<PathBuf> {
     let folder = artefacts::target_folder()?.join("e2e-nccl").join(version);
     let library = folder.join("nvidia/nccl/lib/libnccl.so.2");
     if library.exists() {
@@ -22,7 +19,7 @@ pub fn library(version: &str) -> Result<PathBuf> {
     }
     let wheels = folder.join("wheel");
     fs::create_dir_all(&wheels).with_context(|| format!("cannot make {}", wheels.display()))?;
-    let (to, wanted) = (wheels.to_string_lossy(), format!("{PACKAGE}=={version}"));
+    let (to, wanted) = (wheels.to_string_lossy(), format!("{package}=={version}"));
     let download = [
         "-m",
         "pip",

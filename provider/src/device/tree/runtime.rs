@@ -11,11 +11,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, SystemTime};
 
 /// Trees that are kept though no process uses them: every network namespace and every set of addresses makes one.
-const MAX_UNUSED_TREES: usize = 64;
+const MAX_UNUSED_TREES: usize = 16;
 /// Nothing younger than this is removed: a launcher may be about to use it.
-const REMOVABLE_AFTER: Duration = Duration::from_secs(3600);
+const REMOVABLE_AFTER: Duration = Duration::from_secs(600);
 /// Attempts to put a tree in place while others do the same, or remove a damaged one.
 const MAX_ATTEMPTS: u32 = 8;
+/// Others may read a tree, for a program that gives up its rights after it was started; only its owner may write.
+const MODE: u32 = 0o755;
 /// Prefix of trees in the making, and of those that are complete.
 const UNFINISHED: &str = ".new-";
 pub(super) const FINISHED: &str = "tree-";
@@ -39,18 +41,18 @@ pub fn runtime_directory() -> io::Result<PathBuf> {
         path.is_absolute() && fs::metadata(path).is_ok_and(|m| m.uid() == user.as_raw())
     });
     if let Some(path) = own.map(|path| path.join("metaroce"))
-        && private_directory(&path, user).is_ok()
+        && own_directory(&path, user).is_ok()
     {
         return Ok(path);
     }
     let path = PathBuf::from(format!("/tmp/metaroce-{user}"));
-    private_directory(&path, user)?;
+    own_directory(&path, user)?;
     Ok(path)
 }
 
 /// Makes `path`, or checks that it is a directory of `user` into which nobody else can write.
-pub(super) fn private_directory(path: &Path, user: Uid) -> io::Result<()> {
-    match DirBuilder::new().mode(0o700).create(path) {
+pub(super) fn own_directory(path: &Path, user: Uid) -> io::Result<()> {
+    match DirBuilder::new().mode(MODE).create(path) {
         Ok(()) => return Ok(()),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
         Err(error) => return context("cannot make the directory", path, Err(error)),
@@ -72,9 +74,9 @@ pub(super) fn private_directory(path: &Path, user: Uid) -> io::Result<()> {
             found.uid()
         ));
     }
-    if found.mode() & 0o077 != 0 {
+    if found.mode() & 0o022 != 0 {
         return refuse(format!(
-            "is open to other users (mode {:03o})",
+            "can be written by other users (mode {:03o})",
             found.mode() & 0o777
         ));
     }
@@ -129,7 +131,7 @@ fn unfinished_name(directory: &Path) -> PathBuf {
 
 /// Writes the tree at `place`; `root` is where it will be.
 fn write(contents: &Contents, place: &Path, root: &Path) -> io::Result<()> {
-    DirBuilder::new().mode(0o700).create(place)?;
+    DirBuilder::new().mode(MODE).create(place)?;
     for (path, node) in contents {
         let path = place.join(path);
         if let Some(parent) = path.parent() {

@@ -1,6 +1,6 @@
 //! Tests of the tree's content and of its publication.
 
-use super::runtime::private_directory;
+use super::runtime::own_directory;
 use super::*;
 use crate::device::Interface;
 use nix::unistd::Uid;
@@ -215,9 +215,14 @@ fn directories_of_others_are_refused() {
     let scratch = Scratch::new("owner");
     let path = scratch.0.join("metaroce-x");
     let user = Uid::effective();
-    private_directory(&path, user).unwrap();
-    private_directory(&path, user).unwrap();
-    let error = private_directory(&path, Uid::from_raw(user.as_raw() + 1))
+    own_directory(&path, user).unwrap();
+    own_directory(&path, user).unwrap();
+    // Programs that give up their rights still read what is in it.
+    assert_eq!(
+        fs::metadata(&path).unwrap().permissions().mode() & 0o755,
+        0o755
+    );
+    let error = own_directory(&path, Uid::from_raw(user.as_raw() + 1))
         .unwrap_err()
         .to_string();
     assert!(
@@ -226,7 +231,7 @@ fn directories_of_others_are_refused() {
     );
     fs::set_permissions(&path, fs::Permissions::from_mode(0o770)).unwrap();
     assert!(
-        private_directory(&path, user)
+        own_directory(&path, user)
             .unwrap_err()
             .to_string()
             .contains("mode 770")
@@ -234,7 +239,7 @@ fn directories_of_others_are_refused() {
     let link = scratch.0.join("link");
     std::os::unix::fs::symlink(&path, &link).unwrap();
     assert!(
-        private_directory(&link, user)
+        own_directory(&link, user)
             .unwrap_err()
             .to_string()
             .contains("not a directory")

@@ -1,46 +1,136 @@
-//! NCCL's real IB transport, from its PyPI wheel, with host memory and every byte compared: one process, two processes,
-//! two hosts, several communicators.
+//! NCCL's real IB transport, from its PyPI wheels, with host memory and every byte compared: one process, two processes,
+//! two hosts, several communicators, its own options, loss, a peer that is killed.
 
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use metaroce_e2e::fabric::NIC;
+use metaroce_e2e::fabric::{LossRates, NIC};
 use metaroce_e2e::needs::Need;
-use metaroce_e2e::{Host, Pair, Program, c_program, nccl};
+use metaroce_e2e::{Fabric, Host, Pair, Program, c_program, nccl};
 
 use super::{Bench, Case, ON_DEVICE, next_port};
 
-/// The version that is driven.
-const VERSION: &str = "2.21.5";
+/// A wheel.
+#[derive(Clone, Copy)]
+struct Wheel {
+    package: &'static str,
+    version: &'static str,
+}
+
+const OLD: Wheel = Wheel {
+    package: "nvidia-nccl-cu12",
+    version: "2.21.5",
+};
+const MIDDLE: Wheel = Wheel {
+    package: "nvidia-nccl-cu12",
+    version: "2.28.9",
+};
+const NEW: Wheel = Wheel {
+    package: "nvidia-nccl-cu13",
+    version: "2.32.3",
+};
+
+/// How a run across two hosts differs from the plain one.
+#[derive(Clone, Copy)]
+struct Variant {
+    name: &'static str,
+    wheel: Wheel,
+    comms: u32,
+    loss_ppm: u32,
+    environment: &'static [(&'static str, &'static str)],
+}
+
+const PLAIN: Variant = Variant {
+    name: "two hosts, 1 comm",
+    wheel: OLD,
+    comms: 1,
+    loss_ppm: 0,
+    environment: &[],
+};
+
+const VARIANTS: &[Variant] = &[
+    PLAIN,
+    Variant {
+        name: "two hosts, 4 comms",
+        comms: 4,
+        ..PLAIN
+    },
+    Variant {
+        name: "two hosts, 2.28.9, 16 comms",
+        wheel: MIDDLE,
+        comms: 16,
+        ..PLAIN
+    },
+    Variant {
+        name: "two hosts, 2.32.3, 16 comms",
+        wheel: NEW,
+        comms: 16,
+        ..PLAIN
+    },
+    Variant {
+        name: "two hosts, 4 queue pairs a connection, inline",
+        comms: 2,
+        environment: &[
+            ("NCCL_IB_QPS_PER_CONNECTION", "4"),
+            ("NCCL_IB_SPLIT_DATA_ON_QPS", "1"),
+            ("NCCL_IB_USE_INLINE", "1"),
+        ],
+        ..PLAIN
+    },
+    Variant {
+        name: "two hosts, adaptive routing",
+        comms: 2,
+        environment: &[("NCCL_IB_ADAPTIVE_ROUTING", "1")],
+        ..PLAIN
+    },
+    Variant {
+        name: "two hosts, 1 % loss",
+        wheel: NEW,
+        comms: 4,
+        loss_ppm: 10_000,
+        ..PLAIN
+    },
+];
 
 /// Bytes of the largest transfer.
 const MAX_BYTES: u32 = 4 << 20;
 
-/// Includes a download of some 190 MB, once.
+/// Includes the download of a wheel of some 300 MB, once.
 const LIMIT: Duration = Duration::from_secs(240);
+
+/// More transfers of a size than a run makes before its peer is killed.
+const ENDLESS: &str = "1000000";
+
+/// NCCL's queue pairs have a bound of 34 s; a dead process is noticed by other means.
+const NOTICED_WITHIN: Duration = Duration::from_secs(5);
 
 /// The cases of this file.
 pub fn cases() -> Vec<Case> {
     let needs = [ON_DEVICE, &[Need::VerbsHeaders, Need::Program("python3")]].concat();
-    let two_hosts = |comms: u32| {
-        Case::new(
-            format!("nccl::two hosts, {comms} comms"),
-            &needs,
-            move |bench| two_hosts(bench, comms),
-        )
-        .slow(LIMIT)
+    let case = |name: &str, run: fn(&Bench) -> Result<()>| {
+        Case::new(format!("nccl::{name}"), &needs, run).slow(LIMIT)
     };
-    vec![
-        Case::new("nccl::one process", &needs, one_process).slow(LIMIT),
-        Case::new("nccl::two processes of a host", &needs, two_processes).slow(LIMIT),
-        two_hosts(1),
-        two_hosts(4),
-    ]
+    let variant = |variant: &'static Variant| {
+        let name = format!("nccl::{}", variant.name);
+        let case = Case::new(name, &needs, move |bench| two_hosts(bench, variant)).slow(LIMIT);
+        if variant.loss_ppm > 0 {
+            case.needing(Need::Loss)
+        } else {
+            case
+        }
+    };
+    let mut cases = vec![
+        case("one process", one_process),
+        case("two processes of a host", two_processes),
+        case("the peer is killed", killed),
+    ];
+    cases.extend(VARIANTS.iter().map(variant));
+    cases
 }
 
-fn driver(mode: &str, port: u16, comms: u32) -> Result<Program> {
+fn driver(wheel: Wheel, mode: &str, port: u16, comms: u32) -> Result<Program> {
     let driver = c_program::compile_with("nccl_net", &["-ldl"])?;
-    let library = nccl::library(VERSION)?;
+    let library = nccl::library(wheel.package, wheel.version)?;
     Ok(Program::new(driver)
         .args([library.as_os_str()])
         .args([mode, &Host::A.ipv4().to_string(), &port.to_string()])
@@ -51,7 +141,7 @@ fn driver(mode: &str, port: u16, comms: u32) -> Result<Program> {
 
 fn one_process(bench: &Bench) -> Result<()> {
     let fabric = bench.direct()?;
-    let program = driver("loop", next_port(), 2)?;
+    let program = driver(OLD, "loop", next_port(), 2)?;
     let outcome = bench
         .on_device(&fabric, Host::A, program)?
         .run()?
@@ -68,17 +158,47 @@ fn one_process(bench: &Bench) -> Result<()> {
 fn two_processes(bench: &Bench) -> Result<()> {
     let fabric = bench.direct()?;
     let port = next_port();
-    let server = bench.on_device(&fabric, Host::A, driver("server", port, 2)?)?;
-    let client = bench.on_device(&fabric, Host::A, driver("client", port, 2)?)?;
+    let server = bench.on_device(&fabric, Host::A, driver(OLD, "server", port, 2)?)?;
+    let client = bench.on_device(&fabric, Host::A, driver(OLD, "client", port, 2)?)?;
     both_ok(Pair::new(server, client, port).run()?)
 }
 
-fn two_hosts(bench: &Bench, comms: u32) -> Result<()> {
+fn two_hosts(bench: &Bench, variant: &Variant) -> Result<()> {
     let fabric = bench.planes(4)?;
+    if variant.loss_ppm > 0 {
+        fabric.set_loss(&Host::BOTH, LossRates::udp(variant.loss_ppm.into()))?;
+    }
     let port = next_port();
-    let server = driver("server", port, comms)?;
-    let client = driver("client", port, comms)?;
-    both_ok(bench.pair(&fabric, server, client, port)?)
+    let program = |mode| {
+        let program = driver(variant.wheel, mode, port, variant.comms)?;
+        let set = |program: Program, (name, value): &(&str, &str)| program.env(name, value);
+        Ok::<_, anyhow::Error>(variant.environment.iter().fold(program, set))
+    };
+    both_ok(bench.pair(&fabric, program("server")?, program("client")?, port)?)
+}
+
+/// The receiver is killed in mid-transfer: the sender's transport must report it, not wait.
+fn killed(bench: &Bench) -> Result<()> {
+    let fabric: Fabric = bench.direct()?;
+    let port = next_port();
+    let endless = |mode| Ok::<_, anyhow::Error>(driver(NEW, mode, port, 1)?.args([ENDLESS]));
+    let mut server = bench
+        .on_device(&fabric, Host::A, endless("server")?)?
+        .spawn()?;
+    server.wait_listening(port, LIMIT)?;
+    let mut client = bench
+        .on_device(&fabric, Host::B, endless("client")?)?
+        .spawn()?;
+    client.wait_output("connected", LIMIT)?;
+    server.wait_output("connected", LIMIT)?;
+    server.signal(libc::SIGKILL);
+    let outcome = client.wait_at_most(NOTICED_WITHIN)?;
+    ensure!(
+        outcome.stdout.contains("test") && !outcome.succeeded() && !outcome.timed_out,
+        "the sender did not report its dead peer:\n{}",
+        outcome.describe()
+    );
+    Ok(())
 }
 
 fn both_ok(outcome: metaroce_e2e::PairOutcome) -> Result<()> {
