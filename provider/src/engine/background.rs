@@ -47,6 +47,7 @@ pub(super) fn run(inner: &Arc<Inner>, poller: &Poller) {
         inner,
         poller,
         missed_polls: Cell::new(0),
+        wait_failed: Cell::new(false),
     };
     while !inner.stop.load(Ordering::Acquire) {
         if inner.presence.is_watching() {
@@ -62,6 +63,8 @@ struct Background<'a> {
     poller: &'a Poller,
     /// Looks in a row that saw the application post and not poll.
     missed_polls: Cell<u32>,
+    /// Waiting failed, which was told.
+    wait_failed: Cell<bool>,
 }
 
 impl Background<'_> {
@@ -124,7 +127,9 @@ impl Background<'_> {
         } else if !self.spin(&turn)
             && let Err(error) = self.poller.wait(&inner.sockets, timeout)
         {
-            log::error!("waiting for packets failed: {error}");
+            if !self.wait_failed.replace(true) {
+                log::error!("waiting for packets failed: {error}");
+            }
             inner.waker.wait(WATCH_IDLE);
         }
         inner.sleep_until_ns.store(AWAKE, Ordering::SeqCst);

@@ -13,8 +13,10 @@ use crate::verbs::mr_memory::MrTable;
 use metaroce_proto::endpoint::Endpoint;
 use metaroce_proto::types::{Driving, EndpointConfig, LocalAddress};
 use metaroce_udp::{
-    Config, MAX_LOCALS, MAX_TRAIN_BYTES, Poller, PortChoice, Sockets, Waker, can_bind,
+    Config, MAX_LOCALS, MAX_TRAIN_BYTES, Poller, PortChoice, Sockets, Waker, can_bind, errno_of,
+    explain,
 };
+use nix::sys::resource::{Resource, getrlimit};
 use parking_lot::Mutex;
 use std::io;
 use std::net::IpAddr;
@@ -35,8 +37,10 @@ const TRAIN_SEGMENTS: u16 = 64;
 const SOURCES_TOTAL: usize = 64;
 /// Source sockets of an address: twice the usual number of paths, for hashes are not even …
 const SOURCES_EACH: usize = 32;
-/// … and at least this many.
+/// … and at least this many, unless descriptors are scarce.
 const SOURCES_LEAST: usize = 8;
+/// One in so many of the file descriptors that the process may have go to source sockets; the others are the program's.
+const DESCRIPTOR_SHARE: usize = 4;
 /// Memory for packets that are held back for strict visibility, all connections together.
 const HOLD_BYTES: u32 = 16 << 20;
 
@@ -51,7 +55,7 @@ impl Engine {
                 base: settings.port_base,
                 count: settings.ports,
             },
-            source_ports: (SOURCES_TOTAL / locals.len()).clamp(SOURCES_LEAST, SOURCES_EACH),
+            source_ports: source_ports(locals.len(), descriptor_limit()),
             receive_buffer_bytes: settings.receive_buffer_bytes,
             segmentation_offload: settings.segmentation_offload,
             ..Config::default()
@@ -85,12 +89,37 @@ impl Engine {
         let shared = inner.clone();
         let thread = std::thread::Builder::new()
             .name("metaroce".into())
-            .spawn(move || background::run(&shared, &poller))?;
+            .spawn(move || background::run(&shared, &poller))
+            .map_err(|error| {
+                let cure = "cannot start the background thread: raise `ulimit -u` (processes and threads) or `ulimit -v` (memory)";
+                explain(&error, format!("{cure} ({error})"))
+            })?;
         Ok(Arc::new(Engine {
             inner,
             thread: Mutex::new(Some(thread)),
         }))
     }
+}
+
+/// Source sockets of each of `locals` addresses in a process that may have `descriptors` files open. With few of them
+/// the paths share source ports, and less is sprayed; that is better than no queue pair.
+fn source_ports(locals: usize, descriptors: usize) -> usize {
+    let usual = (SOURCES_TOTAL / locals).clamp(SOURCES_LEAST, SOURCES_EACH);
+    let share = descriptors / DESCRIPTOR_SHARE / locals;
+    if share < usual {
+        log::warn!(
+            "only {descriptors} files may be open: {} source ports an address instead of {usual}; raise `ulimit -n`",
+            share.max(1)
+        );
+    }
+    usual.min(share).max(1)
+}
+
+/// Files that this process may have open.
+fn descriptor_limit() -> usize {
+    getrlimit(Resource::RLIMIT_NOFILE).map_or(usize::MAX, |(soft, _)| {
+        usize::try_from(soft).unwrap_or(usize::MAX)
+    })
 }
 
 /// The addresses of the device that can be bound now, in the order of the GID table. An address that is not usable (yet,
@@ -104,6 +133,15 @@ fn usable_addresses(device: &Device) -> io::Result<Vec<IpAddr>> {
                 "{}: {ip} is left out: only {MAX_LOCALS} addresses can be used",
                 device.name
             ),
+            // Nothing is wrong with the address.
+            Err(error)
+                if matches!(
+                    errno_of(&error),
+                    Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS)
+                ) =>
+            {
+                return Err(error);
+            }
             Err(error) => log::warn!("{}: {ip} cannot be used: {error}", device.name),
         }
     }
@@ -111,8 +149,8 @@ fn usable_addresses(device: &Device) -> io::Result<Vec<IpAddr>> {
         return Err(io::Error::new(
             io::ErrorKind::AddrNotAvailable,
             format!(
-                "{}: interface {} has no usable address: see `ip address show dev {}`",
-                device.name, device.interface, device.interface
+                "interface {} has no usable address: see `ip address show dev {}`",
+                device.interface, device.interface
             ),
         ));
     }
@@ -158,11 +196,34 @@ fn payload_bytes(device: &Device) -> io::Result<u16> {
         return Err(io::Error::new(
             io::ErrorKind::InvalidInput,
             format!(
-                "{}: the MTU of {} is {} bytes: set it to {MIN_MTU} at least, better to 9000",
-                device.name, device.interface, device.mtu_bytes
+                "the MTU of {} is {} bytes: set it to {MIN_MTU} at least, better to 9000",
+                device.interface, device.mtu_bytes
             ),
         ));
     }
     let payload = (device.mtu_bytes - HEADER_BYTES).min(MAX_PAYLOAD);
     Ok((payload - payload % PAYLOAD_STEP) as u16)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case(1, 1024, 32)]
+    #[case(1, usize::MAX, 32)]
+    #[case(3, 1024, 21)]
+    #[case(16, 1024, 8)]
+    #[case(3, 64, 5)]
+    #[case(1, 64, 16)]
+    #[case(3, 20, 1)]
+    #[case(16, 16, 1)]
+    fn sources_leave_most_descriptors_to_the_program(
+        #[case] locals: usize,
+        #[case] descriptors: usize,
+        #[case] expected: usize,
+    ) {
+        assert_eq!(source_ports(locals, descriptors), expected);
+    }
 }

@@ -3,6 +3,7 @@
 //! [`status`] for ops that return 0 or an errno, [`pointer()`] for those that return NULL and set errno, [`guarded`] for
 //! the rest. Called by every `extern "C"` function of the plugin.
 
+use crate::verbs::Errno;
 use std::ffi::c_int;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -36,20 +37,9 @@ pub(crate) fn os_error(errno: c_int) -> io::Error {
     io::Error::from_raw_os_error(errno)
 }
 
-/// The errno that says the same as `error`; errors made in Rust carry only a kind.
+/// The errno that says the same as `error`.
 pub(crate) fn errno_of(error: &io::Error) -> c_int {
-    use io::ErrorKind as Kind;
-    error.raw_os_error().unwrap_or_else(|| match error.kind() {
-        Kind::NotFound => libc::ENODEV,
-        Kind::PermissionDenied => libc::EACCES,
-        Kind::InvalidInput | Kind::InvalidData => libc::EINVAL,
-        Kind::OutOfMemory => libc::ENOMEM,
-        Kind::Unsupported => libc::EOPNOTSUPP,
-        Kind::AddrInUse => libc::EADDRINUSE,
-        Kind::AddrNotAvailable => libc::EADDRNOTAVAIL,
-        Kind::WouldBlock => libc::EAGAIN,
-        _ => libc::EIO,
-    })
+    Errno::from(error).0
 }
 
 /// errno of this thread.

@@ -168,10 +168,7 @@ impl Context {
         }
         let engine = Engine::for_device(&self.device).map_err(|error| {
             log::error!("{}: {error}", self.device.name);
-            match error.kind() {
-                io::ErrorKind::InvalidInput => Errno::INVALID,
-                _ => Errno::from(error),
-            }
+            Errno::from(error)
         })?;
         Ok(self.engine.get_or_init(|| engine))
     }

@@ -6,6 +6,8 @@
 use std::fmt;
 use std::io;
 
+use metaroce_udp::errno_of;
+
 /// An error number of the C library, positive.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Errno(pub i32);
@@ -50,9 +52,21 @@ impl From<Errno> for io::Error {
     }
 }
 
+/// The number that says the same as `error`; errors made in Rust carry only a kind.
 impl From<&io::Error> for Errno {
     fn from(error: &io::Error) -> Self {
-        Self(error.raw_os_error().unwrap_or(libc::EIO))
+        use io::ErrorKind as Kind;
+        Self(errno_of(error).unwrap_or_else(|| match error.kind() {
+            Kind::NotFound => libc::ENODEV,
+            Kind::PermissionDenied => libc::EACCES,
+            Kind::InvalidInput | Kind::InvalidData => libc::EINVAL,
+            Kind::OutOfMemory => libc::ENOMEM,
+            Kind::Unsupported => libc::EOPNOTSUPP,
+            Kind::AddrInUse => libc::EADDRINUSE,
+            Kind::AddrNotAvailable => libc::EADDRNOTAVAIL,
+            Kind::WouldBlock => libc::EAGAIN,
+            _ => libc::EIO,
+        }))
     }
 }
 
@@ -65,6 +79,7 @@ impl From<io::Error> for Errno {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use metaroce_udp::explain;
 
     #[test]
     fn keeps_the_number_of_the_system_and_falls_back_to_eio() {
@@ -75,6 +90,17 @@ mod tests {
         assert_eq!(
             Errno::from(io::Error::other("no number")),
             Errno::INPUT_OUTPUT
+        );
+        assert_eq!(
+            Errno::from(io::Error::new(io::ErrorKind::AddrInUse, "all taken")),
+            Errno(libc::EADDRINUSE)
+        );
+        assert_eq!(
+            Errno::from(explain(
+                &io::Error::from_raw_os_error(libc::EMFILE),
+                "too many".into()
+            )),
+            Errno(libc::EMFILE)
         );
         assert!(format!("{:?}", Errno::INVALID).contains("Invalid argument"));
     }

@@ -14,6 +14,7 @@
 mod address;
 mod config;
 mod errors;
+mod explained;
 mod poller;
 mod recv;
 mod send;
@@ -23,6 +24,7 @@ mod split;
 
 pub use config::{Config, PortChoice};
 pub use errors::{ErrorOrigin, MAX_ERRORS_PER_CALL, PeerError};
+pub use explained::{errno_of, explain};
 pub use poller::{Poller, Ready, Waker, prepare_background_thread};
 pub use recv::{BUFFER_BYTES, Ecn, MAX_MESSAGES, Received, RecvBatch};
 pub use send::{

@@ -3,6 +3,7 @@
 
 use crate::address::local_socket_address;
 use crate::config::{Config, PortChoice};
+use crate::explained;
 use crate::sockopt;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
@@ -362,7 +363,7 @@ fn explain(ip: IpAddr, error: &io::Error) -> io::Error {
             "the address is not on this host (or not usable yet): see `ip address`"
         }
         Some(libc::EMFILE | libc::ENFILE) => {
-            "too many open files: raise `ulimit -n` or use fewer source ports"
+            "too many open files: raise `ulimit -n` (100 for each device and process are enough)"
         }
         Some(libc::EACCES | libc::EPERM) => "not permitted: ports below 1024 need privileges",
         Some(libc::EAFNOSUPPORT) => "this kernel has no such address family",
@@ -371,5 +372,5 @@ fn explain(ip: IpAddr, error: &io::Error) -> io::Error {
         }
         _ => "cannot open a UDP socket",
     };
-    io::Error::new(error.kind(), format!("{ip}: {cure} ({error})"))
+    explained::explain(error, format!("{ip}: {cure} ({error})"))
 }
