@@ -13,6 +13,7 @@ mod nccl;
 mod perftest;
 mod pingpong;
 mod plugin;
+mod trouble;
 
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
@@ -39,6 +40,7 @@ pub fn all() -> Vec<Case> {
         nccl::cases(),
         hostile::cases(),
         dissect::cases(),
+        trouble::cases(),
     ]
     .into_iter()
     .flatten()
@@ -143,9 +145,20 @@ impl Bench {
         client: Program,
         port: u16,
     ) -> Result<PairOutcome> {
+        self.pair_to_run(fabric, server, client, port)?.run()
+    }
+
+    /// The same, not yet started.
+    pub fn pair_to_run(
+        &self,
+        fabric: &Fabric,
+        server: Program,
+        client: Program,
+        port: u16,
+    ) -> Result<Pair> {
         let server = self.on_device(fabric, Host::A, server)?;
         let client = self.on_device(fabric, Host::B, client)?;
-        Pair::new(server, client, port).run()
+        Ok(Pair::new(server, client, port))
     }
 }
 
