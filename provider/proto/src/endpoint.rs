@@ -195,7 +195,7 @@ impl Endpoint {
         self.arm_touched();
     }
 
-    /// Takes an ICMP "unreachable" for a datagram of ours: only a hint (WIRE 3.18).
+    /// Takes an ICMP "port unreachable" for a datagram of ours: only a hint (WIRE 3.18).
     pub fn handle_unreachable(
         &mut self,
         now: Time,

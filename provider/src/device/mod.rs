@@ -18,6 +18,7 @@ pub use interface::{Interface, interfaces};
 pub use selection::{DEVICES_VARIABLE, Selection, SelectionError};
 pub use speed::{LinkRate, active_mtu_code};
 
+use metaroce_udp::explain;
 use std::io;
 use std::net::IpAddr;
 use std::path::Path;
@@ -81,9 +82,8 @@ impl Device {
     pub fn from_sysfs(name: &str, directory: &Path) -> io::Result<Self> {
         let port = directory.join("ports/1");
         let read = |path: &str| {
-            std::fs::read_to_string(port.join(path)).map_err(|e| {
-                io::Error::new(e.kind(), format!("{}: {e}", port.join(path).display()))
-            })
+            std::fs::read_to_string(port.join(path))
+                .map_err(|e| explain(&e, format!("{}: {e}", port.join(path).display())))
         };
         let wanted = read("gid_attrs/ndevs/0")?.trim().to_owned();
         let interface = interfaces()?

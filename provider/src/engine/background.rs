@@ -49,6 +49,7 @@ pub(super) fn run(inner: &Arc<Inner>, poller: &Poller) {
         poller,
         missed_polls: Cell::new(0),
         doorman: Doorman::default(),
+        wait_failed: Cell::new(false),
     };
     while !inner.stop.load(Ordering::Acquire) {
         if inner.presence.is_watching() {
@@ -65,6 +66,8 @@ struct Background<'a> {
     /// Looks in a row that saw the application post and not poll.
     missed_polls: Cell<u32>,
     doorman: Doorman,
+    /// Waiting failed, which was told.
+    wait_failed: Cell<bool>,
 }
 
 impl Background<'_> {
@@ -136,7 +139,9 @@ impl Background<'_> {
                 Ok(ready) if ready.watched => self.doorman.look(inner, inner.clock.now()),
                 Ok(_) => {}
                 Err(error) => {
-                    log::error!("waiting for packets failed: {error}");
+                    if !self.wait_failed.replace(true) {
+                        log::error!("waiting for packets failed: {error}");
+                    }
                     inner.waker.wait(WATCH_IDLE);
                 }
             }

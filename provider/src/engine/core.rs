@@ -83,6 +83,8 @@ pub(super) struct Core {
     hot_until: [Time; MAX_LOCALS],
     cold_countdown: u32,
     drops: [u32; MAX_LOCALS],
+    /// A receive call failed, which was told.
+    receive_failed: bool,
 }
 
 impl Core {
@@ -103,6 +105,7 @@ impl Core {
             hot_until: [Time::ZERO; MAX_LOCALS],
             cold_countdown: 0,
             drops: [0; MAX_LOCALS],
+            receive_failed: false,
         }
     }
 
@@ -317,7 +320,10 @@ impl Core {
             Ok(0) => return 0,
             Ok(messages) => messages,
             Err(error) => {
-                log::error!("receiving at address {} failed: {error}", local.0);
+                // Once: it is tried again with every turn.
+                if !std::mem::replace(&mut self.receive_failed, true) {
+                    log::error!("receiving at address {} failed: {error}", local.0);
+                }
                 return 0;
             }
         };
@@ -374,9 +380,12 @@ impl Core {
                     let bytes = error.mtu.saturating_sub(LOWER_HEADERS) + 1;
                     self.endpoint.handle_too_large(now, route, bytes);
                 }
-                _ => self
-                    .endpoint
-                    .handle_unreachable(now, error.peer, Some(source)),
+                _ if error.says_nobody_listens() => {
+                    self.endpoint
+                        .handle_unreachable(now, error.peer, Some(source));
+                }
+                // About the way there, which may come back: the packet is lost.
+                _ => {}
             }
         }
         !self.errors.is_empty()

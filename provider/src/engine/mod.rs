@@ -96,6 +96,12 @@ impl Engine {
         registry::engine_for(device)
     }
 
+    /// True in a child process that inherited the engine: it does nothing here, and its methods that can say so fail
+    /// with EIO.
+    pub fn is_foreign(&self) -> bool {
+        self.inner.is_foreign()
+    }
+
     /// Makes a queue pair: `build` gets its handle and number and is called under the engine's lock, so it must not call
     /// the engine.
     ///

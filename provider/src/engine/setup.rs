@@ -15,7 +15,8 @@ use crate::verbs::mr_memory::MrTable;
 use metaroce_proto::endpoint::Endpoint;
 use metaroce_proto::types::{Driving, EndpointConfig, LocalAddress};
 use metaroce_udp::{
-    Config, MAX_LOCALS, MAX_TRAIN_BYTES, Poller, PortChoice, Sockets, Waker, can_bind,
+    Config, MAX_LOCALS, MAX_TRAIN_BYTES, Poller, PortChoice, Sockets, Waker, can_bind, errno_of,
+    explain,
 };
 use nix::sys::resource::{Resource, getrlimit};
 use parking_lot::Mutex;
@@ -38,11 +39,13 @@ const TRAIN_SEGMENTS: u16 = 64;
 const SOURCES_TOTAL: usize = 64;
 /// … so all engines together take half of them at most for it, and the first half of what is left of that: with many
 /// devices, or a low limit, the later ones do with fewer.
-const SOURCES_SHARE: u64 = 2;
+const SOURCES_SHARE: usize = 2;
 /// Source sockets of an address: twice the usual number of paths, for hashes are not even …
 const SOURCES_EACH: usize = 32;
-/// … and at least this many.
+/// … and at least this many, unless descriptors are scarce.
 const SOURCES_LEAST: usize = 8;
+/// One in so many of the file descriptors that the process may have go to source sockets; the others are the program's.
+const DESCRIPTOR_SHARE: usize = 4;
 /// Memory for packets that are held back for strict visibility, all connections together.
 const HOLD_BYTES: u32 = 16 << 20;
 
@@ -105,8 +108,12 @@ impl Engine {
         let thread = std::thread::Builder::new()
             .name("metaroce".into())
             .spawn(move || background::run(&shared, &poller))
-            // The other thread must not stay alone.
-            .inspect_err(|_| inner.stop.store(true, Ordering::Release))?;
+            .map_err(|error| {
+                // The other thread must not stay alone.
+                inner.stop.store(true, Ordering::Release);
+                let cure = "cannot start the background thread: raise `ulimit -u` (processes and threads) or `ulimit -v` (memory)";
+                explain(&error, format!("{cure} ({error})"))
+            })?;
         Ok(Arc::new(Engine {
             inner,
             thread: Mutex::new(Some(thread)),
@@ -130,6 +137,11 @@ impl SourceBudget {
         // No answer is not expected; the kernel's usual limit then.
         let descriptors = getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _)| soft);
         let each = sources_each(descriptors, SOURCES_OPEN.load(Ordering::Relaxed), addresses);
+        if each < SOURCES_LEAST {
+            log::warn!(
+                "only {descriptors} files may be open: {each} source ports an address; raise `ulimit -n`"
+            );
+        }
         let total = each * addresses;
         SOURCES_OPEN.fetch_add(total, Ordering::Relaxed);
         Self { each, total }
@@ -142,13 +154,13 @@ impl Drop for SourceBudget {
     }
 }
 
-/// Source sockets for each of `addresses`, where the process may have `descriptors` and `open` of them are sources.
+/// Source sockets for each of `addresses`, where the process may have `descriptors` and `open` of them are sources. With
+/// few of them the paths share source ports, and less is sprayed; that is better than no queue pair.
 fn sources_each(descriptors: u64, open: usize, addresses: usize) -> usize {
-    let left = usize::try_from(descriptors / SOURCES_SHARE)
-        .unwrap_or(usize::MAX)
-        .saturating_sub(open);
-    let total = (left / 2).min(SOURCES_TOTAL);
-    (total / addresses).clamp(SOURCES_LEAST, SOURCES_EACH)
+    let descriptors = usize::try_from(descriptors).unwrap_or(usize::MAX);
+    let total = ((descriptors / SOURCES_SHARE).saturating_sub(open) / 2).min(SOURCES_TOTAL);
+    let least = (descriptors / DESCRIPTOR_SHARE / addresses).clamp(1, SOURCES_LEAST);
+    (total / addresses).clamp(least, SOURCES_EACH)
 }
 
 /// The addresses of the device that can be bound now, in the order of the GID table. An address that is not usable (yet,
@@ -162,6 +174,15 @@ fn usable_addresses(device: &Device) -> io::Result<Vec<IpAddr>> {
                 "{}: {ip} is left out: only {MAX_LOCALS} addresses can be used",
                 device.name
             ),
+            // Nothing is wrong with the address.
+            Err(error)
+                if matches!(
+                    errno_of(&error),
+                    Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS)
+                ) =>
+            {
+                return Err(error);
+            }
             Err(error) => log::warn!("{}: {ip} cannot be used: {error}", device.name),
         }
     }
@@ -169,8 +190,8 @@ fn usable_addresses(device: &Device) -> io::Result<Vec<IpAddr>> {
         return Err(io::Error::new(
             io::ErrorKind::AddrNotAvailable,
             format!(
-                "{}: interface {} has no usable address: see `ip address show dev {}`",
-                device.name, device.interface, device.interface
+                "interface {} has no usable address: see `ip address show dev {}`",
+                device.interface, device.interface
             ),
         ));
     }
@@ -216,8 +237,8 @@ fn payload_bytes(device: &Device) -> io::Result<u16> {
         return Err(io::Error::new(
             io::ErrorKind::InvalidInput,
             format!(
-                "{}: the MTU of {} is {} bytes: set it to {MIN_MTU} at least, better to 9000",
-                device.name, device.interface, device.mtu_bytes
+                "the MTU of {} is {} bytes: set it to {MIN_MTU} at least, better to 9000",
+                device.interface, device.mtu_bytes
             ),
         ));
     }
@@ -228,6 +249,7 @@ fn payload_bytes(device: &Device) -> io::Result<u16> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rstest::rstest;
 
     /// What engines of `addresses` each get one after the other under a limit of descriptors.
     fn in_turn(descriptors: u64, addresses: usize, engines: usize) -> Vec<usize> {
@@ -250,12 +272,24 @@ mod tests {
         let descriptors: usize = sixteen.iter().map(|each| 2 * each + 4).sum();
         assert!(descriptors < 700, "{descriptors}");
         assert!(sixteen.iter().all(|each| *each >= SOURCES_LEAST));
+        assert_eq!(in_turn(256, 2, 3), [32, 16, 8]);
     }
 
-    #[test]
-    fn a_low_limit_leaves_the_program_its_half() {
-        assert_eq!(in_turn(256, 2, 3), [32, 16, 8]);
-        assert_eq!(sources_each(0, 0, 2), SOURCES_LEAST);
-        assert_eq!(sources_each(u64::MAX, 0, 1), SOURCES_EACH);
+    #[rstest]
+    #[case(1, 1024, 32)]
+    #[case(1, u64::MAX, 32)]
+    #[case(3, 1024, 21)]
+    #[case(16, 1024, 8)]
+    #[case(3, 64, 5)]
+    #[case(1, 64, 16)]
+    #[case(3, 20, 1)]
+    #[case(16, 16, 1)]
+    #[case(2, 0, 1)]
+    fn sources_leave_most_descriptors_to_the_program(
+        #[case] addresses: usize,
+        #[case] descriptors: u64,
+        #[case] expected: usize,
+    ) {
+        assert_eq!(sources_each(descriptors, 0, addresses), expected);
     }
 }

@@ -6,9 +6,8 @@ use crate::verbs::mr_memory::MrTable;
 use metaroce_proto::endpoint::Endpoint;
 use metaroce_proto::host::Host;
 use metaroce_proto::train::{Piece, Segment, SegmentOwner, Train};
-use metaroce_proto::types::{self as proto, Route, Time};
+use metaroce_proto::types::{Route, Time};
 use metaroce_udp::{IoVec, LocalIndex, SendError, Sockets, SourceSlot};
-use std::net::SocketAddr;
 
 /// How sending ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,8 +28,6 @@ pub(super) trait TrainSource {
     fn handle_bad_memory(&mut self, now: Time, owner: SegmentOwner, host: &mut dyn Host);
     /// See [`Endpoint::handle_too_large`].
     fn handle_too_large(&mut self, now: Time, route: Route, bytes: u32);
-    /// See [`Endpoint::handle_unreachable`].
-    fn handle_unreachable(&mut self, now: Time, destination: SocketAddr, source: proto::SourceSlot);
 }
 
 impl TrainSource for Endpoint {
@@ -44,15 +41,6 @@ impl TrainSource for Endpoint {
 
     fn handle_too_large(&mut self, now: Time, route: Route, bytes: u32) {
         Endpoint::handle_too_large(self, now, route, bytes);
-    }
-
-    fn handle_unreachable(
-        &mut self,
-        now: Time,
-        destination: SocketAddr,
-        source: proto::SourceSlot,
-    ) {
-        Endpoint::handle_unreachable(self, now, destination, Some(source));
     }
 }
 
@@ -187,17 +175,10 @@ impl Transmitter {
     fn report_unsent(&mut self, context: &mut SendContext<'_>, error: SendError) {
         let route: Route = self.train.route;
         context.counters.send_errors += 1;
-        match error {
-            SendError::MessageTooLarge => {
-                let bytes = self.train.segments()[self.done].length;
-                context.endpoint.handle_too_large(context.now, route, bytes);
-            }
-            SendError::Unreachable(_) => {
-                context
-                    .endpoint
-                    .handle_unreachable(context.now, route.destination, route.source);
-            }
-            _ => {}
+        // No route, an interface that is down, an address that is gone: that says nothing about the peer, and may pass.
+        if error == SendError::MessageTooLarge {
+            let bytes = self.train.segments()[self.done].length;
+            context.endpoint.handle_too_large(context.now, route, bytes);
         }
         log::debug!("sending to {} failed: {error}", route.destination);
     }
@@ -235,7 +216,7 @@ mod tests {
     use super::*;
     use crate::verbs::mr_memory::Region;
     use metaroce_proto::host::{AccessDenied, AtomicOperation, Visibility};
-    use metaroce_proto::types::{Access, PdId, QpId, Receive, RqId};
+    use metaroce_proto::types::{self as proto, Access, PdId, QpId, Receive, RqId};
     use metaroce_proto::wire::Msn;
     use metaroce_udp::{Config, PortChoice, RecvBatch};
     use rstest::rstest;
@@ -326,7 +307,6 @@ mod tests {
         fn handle_too_large(&mut self, _: Time, _: Route, bytes: u32) {
             self.too_large.push(bytes);
         }
-        fn handle_unreachable(&mut self, _: Time, _: SocketAddr, _: proto::SourceSlot) {}
     }
 
     /// Packet `index` of the good memory.

@@ -11,6 +11,7 @@ use crate::abi::{SMALLEST_CONTEXT_OFFSET_BYTES, ibv_context, ibv_device, verbs_d
 use crate::device::Device;
 use crate::engine::config::Settings;
 use crate::verbs;
+use metaroce_udp::explain;
 use std::ffi::{CStr, OsStr, c_int, c_void};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -79,7 +80,7 @@ unsafe fn open(device: *mut ibv_device, cmd_fd: OwnedFd) -> io::Result<*mut c_vo
         (
             library,
             open_device(name, directory)
-                .inspect_err(|error| log::warn!("cannot open {name:?}: {error}"))?,
+                .inspect_err(|error| log::error!("cannot open {name:?}: {error}"))?,
         )
     };
     // SAFETY: a device of this copy.
@@ -124,9 +125,16 @@ fn open_device(name: &CStr, directory: &CStr) -> io::Result<Arc<verbs::Context>>
     let path = Path::new(OsStr::from_bytes(directory.to_bytes()));
     let device = match Device::from_sysfs(text, path) {
         Ok(device) => device,
-        Err(sysfs) => Device::by_name(text).map_err(|error| {
-            io::Error::new(io::ErrorKind::NotFound, format!("{sysfs}; {error}"))
-        })?,
+        Err(sysfs) => {
+            Device::by_name(text).map_err(|error| {
+                let text = format!("{sysfs}; {error}");
+                match sysfs.kind() {
+                    // ENODEV, and not that of a file.
+                    io::ErrorKind::NotFound => io::Error::new(io::ErrorKind::NotFound, text),
+                    _ => explain(&sysfs, text),
+                }
+            })?
+        }
     };
     verbs::Context::open(Arc::new(device))
 }

@@ -30,8 +30,11 @@ use crate::engine;
 use std::ffi::{c_char, c_void};
 use std::sync::Once;
 
-/// Environment variable that turns messages on: `error`, `warn`, `info`, `debug`, `trace`, as `env_logger` reads it.
+/// Environment variable that chooses messages: `off`, `error`, `warn`, `info`, `debug`, `trace`, as `env_logger` reads it.
 const LOG_VARIABLE: &str = "METAROCE_LOG";
+
+/// Without it: what makes the device unusable, for programs print an errno at most.
+const DEFAULT_LOG: &str = "error";
 
 /// The symbol of the shim by which a plugin asks to be told of every enumeration.
 const SHIM_SYMBOL: *const c_char = c"metaroce_shim_on_enumerate".as_ptr();
@@ -98,13 +101,11 @@ pub(crate) fn supported_release(private_abi: u32, public_minor: u32) -> Option<&
 
 fn start_log() {
     static STARTED: Once = Once::new();
-    if std::env::var_os(LOG_VARIABLE).is_some() {
-        STARTED.call_once(|| {
-            let environment = env_logger::Env::new().filter(LOG_VARIABLE);
-            // Somebody else's logger in this copy of the `log` crate can only be that of a test.
-            let _ = env_logger::Builder::from_env(environment).try_init();
-        });
-    }
+    STARTED.call_once(|| {
+        let environment = env_logger::Env::new().filter_or(LOG_VARIABLE, DEFAULT_LOG);
+        // Somebody else's logger in this copy of the `log` crate can only be that of a test.
+        let _ = env_logger::Builder::from_env(environment).try_init();
+    });
 }
 
 fn subscribe_to_shim() {

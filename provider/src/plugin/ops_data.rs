@@ -40,8 +40,13 @@ pub(super) unsafe extern "C" fn post_send(
 ) -> c_int {
     guarded(libc::EFAULT, || {
         // SAFETY: libibverbs passes a queue pair of ours, with its context.
-        let found =
-            unsafe { qp_of(qp).and_then(|object| Ok((object, context_of((*qp).context)?))) };
+        let found = unsafe {
+            qp_of(qp).and_then(|object| {
+                let context = context_of((*qp).context)?;
+                context.check_process()?;
+                Ok((object, context))
+            })
+        };
         let (object, context) = match found {
             Ok(found) => found,
             // SAFETY: the program passes a place for the pointer.
@@ -86,11 +91,9 @@ pub(super) unsafe extern "C" fn post_recv(
         // SAFETY: libibverbs passes a queue pair of ours, with its context.
         let found = unsafe {
             qp_of(qp).and_then(|object| {
-                Ok((
-                    object,
-                    context_of((*qp).context)?,
-                    object.qp.receive_poster()?,
-                ))
+                let context = context_of((*qp).context)?;
+                context.check_process()?;
+                Ok((object, context, object.qp.receive_poster()?))
             })
         };
         let (object, context, mut poster) = match found {
@@ -293,6 +296,9 @@ pub(super) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, count: c_int, out: *mut
         };
         if limit == 0 {
             return 0;
+        }
+        if context.check_process().is_err() {
+            return -libc::EIO;
         }
         let poll = || {
             object.cq.poll(limit, |index, cqe| {

@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use metaroce_proto::types::{Access, ConnectParams, QpConfig, SendParams};
@@ -162,8 +163,25 @@ impl Context {
         }
     }
 
+    /// EIO in a child process whose parent had queue pairs when it forked: nothing that is posted here would ever
+    /// complete. Asked by the ops whose program would wait for that.
+    pub fn check_process(&self) -> Result<(), Errno> {
+        static TOLD: AtomicBool = AtomicBool::new(false);
+        if !self.engine().is_some_and(|engine| engine.is_foreign()) {
+            return Ok(());
+        }
+        if !TOLD.swap(true, Ordering::Relaxed) {
+            log::error!(
+                "{}: the queue pairs of the parent process cannot be used after fork: open the device in the child",
+                self.device.name
+            );
+        }
+        Err(Errno::INPUT_OUTPUT)
+    }
+
     fn engine_or_open(&self) -> Result<&Arc<Engine>, Errno> {
         if let Some(engine) = self.engine.get() {
+            self.check_process()?;
             return Ok(engine);
         }
         let engine = Engine::for_device(&self.device).map_err(|error| {

@@ -6,7 +6,7 @@
 use std::fmt;
 use std::io;
 
-use metaroce_udp::Explained;
+use metaroce_udp::errno_of;
 
 /// An error number of the C library, positive.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -52,16 +52,11 @@ impl From<Errno> for io::Error {
     }
 }
 
+/// The number that says the same as `error`; errors made in Rust carry only a kind.
 impl From<&io::Error> for Errno {
-    /// The system's number, also under an explanation; errors made in Rust carry only a kind.
     fn from(error: &io::Error) -> Self {
         use io::ErrorKind as Kind;
-        let explained = || {
-            let inner = error.get_ref()?.downcast_ref::<Explained>()?;
-            Some(inner.errno)
-        };
-        let number = error.raw_os_error().or_else(explained);
-        Self(number.unwrap_or_else(|| match error.kind() {
+        Self(errno_of(error).unwrap_or_else(|| match error.kind() {
             Kind::NotFound => libc::ENODEV,
             Kind::PermissionDenied => libc::EACCES,
             Kind::InvalidInput | Kind::InvalidData => libc::EINVAL,
@@ -84,6 +79,7 @@ impl From<io::Error> for Errno {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use metaroce_udp::explain;
 
     #[test]
     fn keeps_the_number_of_the_system_and_falls_back_to_eio() {
@@ -95,17 +91,20 @@ mod tests {
             Errno::from(io::Error::from(io::ErrorKind::AddrInUse)),
             Errno(libc::EADDRINUSE)
         );
-        let explained = Explained {
-            text: "too many".to_owned(),
-            errno: libc::EMFILE,
-        };
-        assert_eq!(
-            Errno::from(io::Error::other(explained)),
-            Errno(libc::EMFILE)
-        );
         assert_eq!(
             Errno::from(io::Error::other("no number")),
             Errno::INPUT_OUTPUT
+        );
+        assert_eq!(
+            Errno::from(io::Error::new(io::ErrorKind::AddrInUse, "all taken")),
+            Errno(libc::EADDRINUSE)
+        );
+        assert_eq!(
+            Errno::from(explain(
+                &io::Error::from_raw_os_error(libc::EMFILE),
+                "too many".into()
+            )),
+            Errno(libc::EMFILE)
         );
         assert!(format!("{:?}", Errno::INVALID).contains("Invalid argument"));
     }

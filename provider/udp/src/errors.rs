@@ -45,6 +45,14 @@ pub struct PeerError {
     pub mtu: u32,
 }
 
+impl PeerError {
+    /// True if the peer's host says that nobody listens at the port. Everything else (no route, no answer to ARP, an
+    /// interface that is down, a firewall) is about the way there: it may pass, and says nothing about the peer.
+    pub fn says_nobody_listens(&self) -> bool {
+        self.errno == libc::ECONNREFUSED && matches!(self.origin, ErrorOrigin::Icmp { .. })
+    }
+}
+
 #[repr(C, align(8))]
 struct Control([u8; CONTROL_BYTES]);
 
@@ -161,4 +169,43 @@ fn read_one(fd: RawFd, source: SourceSlot) -> Queue {
         origin,
         mtu,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sockets::LocalIndex;
+    use rstest::rstest;
+
+    const PORT: ErrorOrigin = ErrorOrigin::Icmp { kind: 3, code: 3 };
+    const PORT_V6: ErrorOrigin = ErrorOrigin::Icmp { kind: 1, code: 4 };
+    const HOST: ErrorOrigin = ErrorOrigin::Icmp { kind: 3, code: 1 };
+    const NET: ErrorOrigin = ErrorOrigin::Icmp { kind: 3, code: 0 };
+
+    #[rstest]
+    #[case(libc::ECONNREFUSED, PORT, true)]
+    #[case(libc::ECONNREFUSED, PORT_V6, true)]
+    #[case(libc::ECONNREFUSED, ErrorOrigin::Local, false)]
+    #[case(libc::EHOSTUNREACH, HOST, false)]
+    #[case(libc::EHOSTUNREACH, ErrorOrigin::Local, false)]
+    #[case(libc::ENETUNREACH, NET, false)]
+    #[case(libc::EACCES, ErrorOrigin::Icmp { kind: 1, code: 1 }, false)]
+    #[case(libc::EMSGSIZE, ErrorOrigin::Icmp { kind: 3, code: 4 }, false)]
+    fn only_a_refused_port_tells_of_the_peer(
+        #[case] errno: i32,
+        #[case] origin: ErrorOrigin,
+        #[case] expected: bool,
+    ) {
+        let error = PeerError {
+            peer: "10.0.0.2:9".parse().unwrap(),
+            source: SourceSlot {
+                local: LocalIndex(0),
+                index: 0,
+            },
+            errno,
+            origin,
+            mtu: 0,
+        };
+        assert_eq!(error.says_nobody_listens(), expected);
+    }
 }

@@ -14,6 +14,7 @@
 mod address;
 mod config;
 mod errors;
+mod explained;
 mod poller;
 mod recv;
 mod send;
@@ -23,9 +24,10 @@ mod split;
 
 pub use config::{Config, PortChoice};
 pub use errors::{ErrorOrigin, MAX_ERRORS_PER_CALL, PeerError};
+pub use explained::{errno_of, explain};
 pub use poller::{Poller, Ready, Wakened, Waker, prepare_background_thread};
 pub use recv::{BUFFER_BYTES, Ecn, MAX_MESSAGES, Received, RecvBatch};
 pub use send::{
     IoVec, MAX_TRAIN_BYTES, MAX_TRAIN_IOVECS, MAX_TRAIN_SEGMENTS, SendError, SendFailure,
 };
-pub use sockets::{Explained, LocalIndex, MAX_LOCALS, ReceiveFill, Sockets, SourceSlot, can_bind};
+pub use sockets::{LocalIndex, MAX_LOCALS, ReceiveFill, Sockets, SourceSlot, can_bind};

@@ -97,7 +97,8 @@ pub enum SendError {
     MessageTooLarge,
     /// Some memory of the train is not readable (EFAULT). Nothing tells which: bisect.
     BadMemory,
-    /// No route, or the host or port does not answer. The number is the errno.
+    /// No way there at present: no route, an interface that is down, no answer to ARP; or one port after the other was
+    /// refused. It may pass: treat the packets as lost. The number is the errno.
     Unreachable(i32),
     /// Anything else; the number is the errno. Treat the packets as lost.
     Other(i32),

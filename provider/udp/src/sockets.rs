@@ -3,8 +3,8 @@
 
 use crate::address::local_socket_address;
 use crate::config::{Config, PortChoice};
+use crate::explained;
 use crate::sockopt;
-use std::fmt;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -363,7 +363,7 @@ fn explain(ip: IpAddr, error: &io::Error) -> io::Error {
             "the address is not on this host (or not usable yet): see `ip address`"
         }
         Some(libc::EMFILE | libc::ENFILE) => {
-            "too many open files: raise `ulimit -n` or use fewer source ports"
+            "too many open files: raise `ulimit -n` (100 for each device and process are enough)"
         }
         Some(libc::EACCES | libc::EPERM) => "not permitted: ports below 1024 need privileges",
         Some(libc::EAFNOSUPPORT) => "this kernel has no such address family",
@@ -372,26 +372,5 @@ fn explain(ip: IpAddr, error: &io::Error) -> io::Error {
         }
         _ => "cannot open a UDP socket",
     };
-    let text = format!("{ip}: {cure} ({error})");
-    match error.raw_os_error() {
-        Some(errno) => io::Error::new(error.kind(), Explained { text, errno }),
-        None => io::Error::new(error.kind(), text),
-    }
+    explained::explain(error, format!("{ip}: {cure} ({error})"))
 }
-
-/// A system error with an explanation: what an `io::Error` of this crate holds, so that the number is not lost.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Explained {
-    /// What happened, what it means, what helps.
-    pub text: String,
-    /// The system's number.
-    pub errno: i32,
-}
-
-impl fmt::Display for Explained {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
-    }
-}
-
-impl std::error::Error for Explained {}

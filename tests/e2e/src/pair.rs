@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 
-use crate::process::Outcome;
+use crate::process::{Outcome, Proc};
 use crate::program::Program;
 
 /// A server that does not listen by then is broken; loading a provider takes milliseconds.
@@ -48,9 +48,22 @@ impl Pair {
     /// One could not be started, the server never listened, or the user interrupted. What the programs
     /// themselves did is in the outcome.
     pub fn run(self) -> Result<PairOutcome> {
+        self.run_disturbed(|_, _| Ok(()))
+    }
+
+    /// As [`Pair::run`]; calls `disturb` with server and client when both have been started.
+    ///
+    /// # Errors
+    /// As [`Pair::run`], and what `disturb` answers.
+    pub fn run_disturbed(
+        self,
+        disturb: impl FnOnce(&Proc, &Proc) -> Result<()>,
+    ) -> Result<PairOutcome> {
         let mut server = self.server.spawn()?;
         server.wait_listening(self.port, LISTENS_WITHIN)?;
-        let client = self.client.run()?;
+        let client = self.client.spawn()?;
+        disturb(&server, &client)?;
+        let client = client.wait()?;
         let server = if client.succeeded() {
             server.wait()?
         } else {

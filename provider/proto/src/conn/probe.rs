@@ -331,7 +331,7 @@ impl Connection {
 
     // ---- Is the peer there? ----
 
-    /// An ICMP error says that `destination` is unreachable. True if that proves the peer dead.
+    /// An ICMP error says that nobody listens at `destination`. True if that proves the peer dead.
     pub(crate) fn handle_unreachable(
         &mut self,
         cx: &mut Context<'_>,

@@ -22,6 +22,12 @@ pub(crate) struct Routes {
     peers: SmallVec<[IpAddr; 4]>,
 }
 
+/// Whether `ip` may be the address of one host.
+fn may_be_a_host(ip: IpAddr) -> bool {
+    let is_broadcast = matches!(ip, IpAddr::V4(v4) if v4.is_broadcast());
+    !ip.is_unspecified() && !ip.is_multicast() && !is_broadcast
+}
+
 /// Whether two addresses can send to each other as far as their kind tells.
 fn same_kind(a: IpAddr, b: IpAddr) -> bool {
     match (a, b) {
@@ -50,7 +56,7 @@ impl Routes {
             return Err(ConnectError::UnknownSourceGid);
         };
         let local = &config.locals[index];
-        if key.dest.is_zero() || dest.is_unspecified() || dest.is_multicast() {
+        if key.dest.is_zero() || !may_be_a_host(dest) {
             return Err(ConnectError::UnroutableDestination);
         }
         // A global address may reach a link-local one of the same link, which the host's routing decides.
@@ -79,7 +85,7 @@ impl Routes {
         self.peers.truncate(1);
         for address in addresses.iter().take(HELLO_ADDRESSES_MAX) {
             let ip = address.gid.to_ip();
-            if ip.is_unspecified() || ip.is_multicast() {
+            if !may_be_a_host(ip) {
                 continue;
             }
             if !self.peers.contains(&ip) {

@@ -120,7 +120,8 @@ pub fn publish(contents: &Contents, directory: &Path, namespace: u64) -> io::Res
         }
     }
     let error = last.unwrap_or_else(|| io::Error::other("it keeps changing"));
-    context("cannot write the device tree", &root, Err(error))
+    let what = "no device tree (XDG_RUNTIME_DIR may name another place): cannot write";
+    context(what, &root, Err(error))
 }
 
 fn unfinished_name(directory: &Path) -> PathBuf {

@@ -489,7 +489,7 @@ fn an_address_that_is_not_here_is_explained() {
     let error = Engine::open(&Arc::new(device)).err().unwrap();
     assert_eq!(
         error.to_string(),
-        "metaroce-nowhere: interface eth7 has no usable address: see `ip address show dev eth7`"
+        "interface eth7 has no usable address: see `ip address show dev eth7`"
     );
 }
 

@@ -1,6 +1,6 @@
 //! The verbs contract by programs of our own over stock libibverbs: every byte and every completion of a random mix of
 //! operations, without loss and with 1 % and 10 % of all packets dropped; peers that die, leave or were never there; the
-//! contract call by call, in one process, and by many threads.
+//! contract call by call, in one process, by many threads, and around forks, cancellations and limits.
 
 use std::time::Duration;
 
@@ -29,10 +29,11 @@ const RUNS: &[(&str, u64, bool)] = &[
 ];
 
 /// Name and program of the cases in which a process talks to itself.
-const IN_ONE_PROCESS: [(&str, &str); 3] = [
+const IN_ONE_PROCESS: [(&str, &str); 4] = [
     ("verbs", "verbs_contract"),
     ("events", "verbs_events"),
     ("threads", "verbs_threads"),
+    ("processes", "verbs_process"),
 ];
 
 /// The cases of this file.

@@ -16,6 +16,7 @@ mod pingpong;
 mod plugin;
 mod scale;
 mod telemetry;
+mod trouble;
 
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
@@ -45,6 +46,7 @@ pub fn all() -> Vec<Case> {
         dissect::cases(),
         scale::cases(),
         telemetry::cases(),
+        trouble::cases(),
     ]
     .into_iter()
     .flatten()
@@ -149,9 +151,20 @@ impl Bench {
         client: Program,
         port: u16,
     ) -> Result<PairOutcome> {
+        self.pair_to_run(fabric, server, client, port)?.run()
+    }
+
+    /// The same, not yet started.
+    pub fn pair_to_run(
+        &self,
+        fabric: &Fabric,
+        server: Program,
+        client: Program,
+        port: u16,
+    ) -> Result<Pair> {
         let server = self.on_device(fabric, Host::A, server)?;
         let client = self.on_device(fabric, Host::B, client)?;
-        Pair::new(server, client, port).run()
+        Ok(Pair::new(server, client, port))
     }
 }
 

@@ -197,6 +197,8 @@ fn a_queue_pair_after_reset_begins_anew() {
 #[rstest]
 #[case(Gid::from_ip(ip(9, 9)), Gid::from_ip(ip(2, 0)), 2 << 14 | 5, ConnectError::UnknownSourceGid)]
 #[case(Gid::from_ip(ip(1, 0)), Gid::default(), 2 << 14 | 5, ConnectError::UnroutableDestination)]
+#[case(Gid::from_ip(ip(1, 0)), Gid::from_ip(std::net::Ipv4Addr::BROADCAST.into()), 2 << 14 | 5, ConnectError::UnroutableDestination)]
+#[case(Gid::from_ip(ip(1, 0)), Gid::from_ip(std::net::Ipv4Addr::UNSPECIFIED.into()), 2 << 14 | 5, ConnectError::UnroutableDestination)]
 #[case(Gid::from_ip(ip(1, 0)), Gid::from_ipv6(std::net::Ipv6Addr::LOCALHOST), 2 << 14 | 5, ConnectError::UnroutableDestination)]
 #[case(
     Gid::from_ip(ip(1, 0)),
