@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, SystemTime};
 
 /// Trees that are kept though no process uses them: every network namespace and every set of addresses makes one.
-const MAX_UNUSED_TREES: usize = 16;
+pub(super) const MAX_UNUSED_TREES: usize = 16;
 /// Nothing younger than this is removed: a launcher may be about to use it.
 const REMOVABLE_AFTER: Duration = Duration::from_secs(600);
 /// Attempts to put a tree in place while others do the same, or remove a damaged one.
