@@ -46,8 +46,12 @@ pub fn cases() -> Vec<Case> {
         case("users see their own processes", own_processes)
             .needing(Need::Program("setpriv"))
             .needing(Need::Program("ibv_rc_pingpong")),
-        Case::new("telemetry::the event log, as text, JSON and log", ON_DEVICE, event_log)
-            .needing(Need::Program("ibv_rc_pingpong")),
+        Case::new(
+            "telemetry::the event log, as text, JSON and log",
+            ON_DEVICE,
+            event_log,
+        )
+        .needing(Need::Program("ibv_rc_pingpong")),
     ]
 }
 
@@ -349,29 +353,65 @@ fn event_log(bench: &Bench) -> Result<()> {
     let folder = std::env::temp_dir().join(format!("metaroce-e2e-events-{port}"));
     std::fs::create_dir_all(&folder)?;
     let result = (|| {
-        let server = Program::new("ibv_rc_pingpong").args(["-d", "metaroce0", "-g", "0", "-p"]).args([port.to_string()]);
+        let server = Program::new("ibv_rc_pingpong")
+            .args(["-d", "metaroce0", "-g", "0", "-p"])
+            .args([port.to_string()]);
         let client = server.clone().args([Host::A.ipv4().to_string()]);
         let server = server.env("METAROCE_EVENTS", folder.join("server-%p.jsonl"));
-        let client = client.env("METAROCE_EVENTS", folder.join("client.txt")).env("METAROCE_LOG", "debug");
+        let client = client
+            .env("METAROCE_EVENTS", folder.join("client.txt"))
+            .env("METAROCE_LOG", "debug");
         let outcome = bench.pair(&fabric, server, client, port)?.success()?;
 
-        let mut files: Vec<_> = std::fs::read_dir(&folder)?.flatten().map(|entry| entry.path()).collect();
+        let mut files: Vec<_> = std::fs::read_dir(&folder)?
+            .flatten()
+            .map(|entry| entry.path())
+            .collect();
         files.sort();
         ensure!(files.len() == 2, "{files:?}");
-        let [text, json] = [std::fs::read_to_string(&files[0])?, std::fs::read_to_string(&files[1])?];
+        let [text, json] = [
+            std::fs::read_to_string(&files[0])?,
+            std::fs::read_to_string(&files[1])?,
+        ];
         let records = samples(&json)?;
-        let names: Vec<&str> = records.iter().filter_map(|record| record["event"].as_str()).collect();
+        let names: Vec<&str> = records
+            .iter()
+            .filter_map(|record| record["event"].as_str())
+            .collect();
         ensure!(in_order(&names), "the server's log: {json}");
-        let times: Vec<u64> = records.iter().filter_map(|record| record["time_ns"].as_u64()).collect();
-        ensure!(times.len() == records.len() && times.is_sorted(), "times: {json}");
+        let times: Vec<u64> = records
+            .iter()
+            .filter_map(|record| record["time_ns"].as_u64())
+            .collect();
+        ensure!(
+            times.len() == records.len() && times.is_sorted(),
+            "times: {json}"
+        );
         let pid = &records[0]["pid"];
-        ensure!(files[1].ends_with(format!("server-{pid}.jsonl")), "{} of {pid}", files[1].display());
+        ensure!(
+            files[1].ends_with(format!("server-{pid}.jsonl")),
+            "{} of {pid}",
+            files[1].display()
+        );
         // Second, process, device, event.
-        let names: Vec<&str> = text.lines().filter_map(|line| line.split_whitespace().nth(3)).collect();
+        let names: Vec<&str> = text
+            .lines()
+            .filter_map(|line| line.split_whitespace().nth(3))
+            .collect();
         ensure!(in_order(&names), "the client's log: {text}");
         // Everything is in METAROCE_LOG, too.
-        let logged = outcome.client.stderr.lines().filter(|line| line.contains("metaroce::events")).count();
-        ensure!(logged == names.len(), "{logged} of {} on stderr:\n{}", names.len(), outcome.client.stderr);
+        let logged = outcome
+            .client
+            .stderr
+            .lines()
+            .filter(|line| line.contains("metaroce::events"))
+            .count();
+        ensure!(
+            logged == names.len(),
+            "{logged} of {} on stderr:\n{}",
+            names.len(),
+            outcome.client.stderr
+        );
         Ok(())
     })();
     let _ = std::fs::remove_dir_all(&folder);
