@@ -53,7 +53,14 @@ enum Action {
     /// Show what every process that uses metaroce is doing: rates, losses, round trips, path by path.
     Stat(stat::Options),
     /// Check what metaroce needs of this host; say what is missing and how to mend it.
-    Doctor,
+    Doctor {
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+        /// Also look whether this program can be run on a metaroce device.
+        #[arg(last = true, value_name = "COMMAND")]
+        command: Vec<OsString>,
+    },
 }
 
 /// Exit status when the launcher itself fails, as `env`, `timeout` and the like have it.
@@ -64,7 +71,7 @@ fn main() -> ExitCode {
         Action::Run { devices, command } => return run::run(devices.as_deref(), &command),
         Action::Devices { devices, json } => devices::list(devices.as_deref(), json),
         Action::Stat(options) => stat::run(&options),
-        Action::Doctor => return doctor::examine(),
+        Action::Doctor { json, command } => return doctor::examine(json, &command),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -52,7 +52,7 @@ pub(crate) fn run(devices: Option<&str>, command: &[OsString]) -> ExitCode {
 }
 
 /// Which package a well-known program comes in.
-fn hint(program: &str) -> &'static str {
+pub(crate) fn hint(program: &str) -> &'static str {
     match program {
         name if name.starts_with("ibv_") => " (Debian: apt install ibverbs-utils)",
         name if name.starts_with("ib_") || name == "raw_ethernet_bw" => {

@@ -9,7 +9,7 @@ mod host;
 mod runtime;
 
 pub use host::HostDevices;
-pub use runtime::{network_namespace, publish, runtime_directory};
+pub use runtime::{namespace_of, network_namespace, publish, runtime_directory};
 
 use super::{Device, LinkRate, fnv1a};
 use std::collections::BTreeMap;

@@ -88,6 +88,12 @@ pub fn network_namespace() -> u64 {
     fs::metadata("/proc/self/ns/net").map_or(0, |namespace| namespace.ino())
 }
 
+/// The network namespace that a tree was made for, by its name; `None` for a folder that is named otherwise.
+pub fn namespace_of(root: &Path) -> Option<u64> {
+    let name = root.file_name()?.to_str()?.strip_prefix(FINISHED)?;
+    name.split_once('-')?.0.parse().ok()
+}
+
 /// Puts a tree below `directory`, unless the same one is there already, and returns its path.
 ///
 /// # Errors
