@@ -13,6 +13,12 @@ pub(crate) mod verbs;
 
 use engine::config::Settings;
 
+/// How all our variables begin.
+const PREFIX: &str = "METAROCE_";
+
+/// Where the shim finds the device tree; set by `metaroce run`.
+pub const TREE_VARIABLE: &str = "METAROCE_TREE";
+
 /// Checks the `METAROCE_*` variables that an engine will read, and that the files that they name can be made.
 ///
 /// # Errors
@@ -20,6 +26,31 @@ use engine::config::Settings;
 pub fn check_settings() -> Result<(), String> {
     let settings = Settings::from_environment().map_err(|error| error.to_string())?;
     settings.check_files()
+}
+
+/// Variables of this environment that begin like ours and are none: most likely typing errors, which would have no effect.
+pub fn unknown_settings() -> Vec<String> {
+    let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+    unknown_of(names)
+}
+
+fn unknown_of(names: impl Iterator<Item = String>) -> Vec<String> {
+    // What this repository's own tests are told by.
+    let ours = |name: &String| name.starts_with(PREFIX) && !name.starts_with("METAROCE_E2E_");
+    let elsewhere = [
+        device::DEVICES_VARIABLE,
+        plugin::LOG_VARIABLE,
+        TREE_VARIABLE,
+    ];
+    names
+        .filter(ours)
+        .filter(|name| {
+            !engine::config::VARIABLES
+                .iter()
+                .chain(&elsewhere)
+                .any(|known| name == known)
+        })
+        .collect()
 }
 
 /// The UDP ports in which engines receive: first and number. The environment's, or the defaults if it is not valid.
@@ -37,4 +68,25 @@ pub fn supported_release(private_abi: u32, public_minor: u32) -> Option<&'static
 /// All releases of rdma-core that are served, for people.
 pub fn served_releases() -> &'static str {
     plugin::SERVED
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn typing_errors_are_found() {
+        let names = [
+            "METAROCE_RCVBUF",
+            "METAROCE_RCVBUFF",
+            "METAROCE_LOG",
+            "METAROCE_DEVICES",
+            "METAROCE_TREE",
+            "METAROCE_E2E_QUICK",
+            "PATH",
+            "METAROCE_PATH",
+        ];
+        let unknown = unknown_of(names.into_iter().map(str::to_owned));
+        assert_eq!(unknown, ["METAROCE_RCVBUFF", "METAROCE_PATH"]);
+    }
 }

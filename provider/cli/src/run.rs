@@ -34,6 +34,9 @@ pub(crate) fn run(devices: Option<&str>, command: &[OsString]) -> ExitCode {
             libibverbs::FILE
         );
     }
+    for name in metaroce::unknown_settings() {
+        eprintln!("metaroce: warning: {name} is no variable of metaroce and has no effect");
+    }
     if let Some(text) = doctor::ports_exhausted() {
         eprintln!("metaroce: warning: {text}");
     }
@@ -70,7 +73,7 @@ fn prepare(process: &mut Command, option: Option<&str>) -> Result<()> {
     let directory = tree::runtime_directory().context("no place for the device tree")?;
     let root = tree::publish(&contents, &directory, tree::network_namespace())?;
 
-    process.env("METAROCE_TREE", &root);
+    process.env(metaroce::TREE_VARIABLE, &root);
     process.env(
         "LD_PRELOAD",
         preload(

@@ -26,6 +26,19 @@ pub const RECEIVE_BUFFER_VARIABLE: &str = "METAROCE_RCVBUF";
 /// Switches segmentation offload off.
 pub const SEGMENTATION_VARIABLE: &str = "METAROCE_GSO";
 
+/// All of them.
+pub const VARIABLES: &[&str] = &[
+    PORT_BASE_VARIABLE,
+    PORTS_VARIABLE,
+    PATHS_VARIABLE,
+    SPIN_VARIABLE,
+    VISIBILITY_VARIABLE,
+    STATISTICS_VARIABLE,
+    EVENTS_VARIABLE,
+    RECEIVE_BUFFER_VARIABLE,
+    SEGMENTATION_VARIABLE,
+];
+
 /// The index of the port is ten bits of the QPN (WIRE.md, "Endpoints").
 const MAX_PORTS: u64 = 1024;
 /// Sequence spaces that the core keeps for a connection at most.

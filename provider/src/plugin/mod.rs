@@ -31,7 +31,7 @@ use std::ffi::{c_char, c_void};
 use std::sync::Once;
 
 /// Environment variable that chooses messages: `off`, `error`, `warn`, `info`, `debug`, `trace`, as `env_logger` reads it.
-const LOG_VARIABLE: &str = "METAROCE_LOG";
+pub(crate) const LOG_VARIABLE: &str = "METAROCE_LOG";
 
 /// Without it: what makes the device unusable, for programs print an errno at most.
 const DEFAULT_LOG: &str = "error";

@@ -1,18 +1,23 @@
 //! What a launcher or a user left in the environment: variables, the device tree and its namespace, the folder for it.
 
 use super::Finding;
+use metaroce::TREE_VARIABLE;
 use metaroce::device::tree;
 use std::ffi::OsStr;
 use std::path::Path;
-
-/// Where the shim finds the tree; set by `metaroce run`.
-const TREE_VARIABLE: &str = "METAROCE_TREE";
 
 pub(super) fn check() -> Vec<Finding> {
     let mut findings = vec![
         check_directory(tree::runtime_directory()),
         check_settings(metaroce::check_settings()),
     ];
+    findings.extend(metaroce::unknown_settings().iter().map(|name| {
+        Finding::warning(
+            "settings",
+            format!("{name} is no variable of metaroce and has no effect"),
+            "see the table in the README for the right name, or unset it",
+        )
+    }));
     let inherited = std::env::var_os(TREE_VARIABLE);
     findings.extend(check_tree(inherited.as_deref(), tree::network_namespace()));
     findings
