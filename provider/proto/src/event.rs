@@ -1,5 +1,7 @@
 //! What the core tells its host: completions and asynchronous conditions, in the order in which they became true.
 
+use std::net::SocketAddr;
+
 use crate::types::{QpId, Status};
 use crate::wire::Qpn;
 
@@ -80,5 +82,14 @@ pub enum Event {
     Established {
         /// Queue pair.
         qp: QpId,
+    },
+    /// The peer was silent for as long as the queue pair allows (WIRE 3.22), which fails it now: for people who ask why.
+    PeerSilent {
+        /// Queue pair.
+        qp: QpId,
+        /// Where the peer receives, or should.
+        peer: SocketAddr,
+        /// It had answered before.
+        answered: bool,
     },
 }

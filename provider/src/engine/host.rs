@@ -1,6 +1,7 @@
 //! What the core sees of this process: registered memory and posted receives, and the queue pairs that its events are for.
 //! The tables live under the engine's lock; the objects in them have their own locks, taken after it.
 
+use super::config::PORT_BASE_VARIABLE;
 use crate::verbs::mr_memory::MrTable;
 use crate::verbs::{Qp, ReceiveQueue};
 use metaroce_proto::event::Event;
@@ -8,6 +9,7 @@ use metaroce_proto::host::{AccessDenied, AtomicOperation, Host, Visibility};
 use metaroce_proto::types::{Access, PdId, QpId, Receive, RqId};
 use metaroce_proto::wire::Qpn;
 use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// A receive queue and the number of queue pairs that use it.
@@ -86,7 +88,9 @@ impl Objects {
         let id = match event {
             Event::SendDone(done) => done.qp,
             Event::ReceiveDone(done) => done.qp,
-            Event::QpFailed { qp, .. } | Event::Established { qp } => *qp,
+            Event::QpFailed { qp, .. }
+            | Event::Established { qp }
+            | Event::PeerSilent { qp, .. } => *qp,
         };
         let Some(qp) = self.get(id) else {
             log::debug!("event for {id:?}, which is gone: {event:?}");
@@ -97,7 +101,23 @@ impl Objects {
             Event::ReceiveDone(done) => qp.on_receive_done(done),
             Event::QpFailed { failure, .. } => qp.on_failed(*failure),
             Event::Established { .. } => qp.on_established(),
+            Event::PeerSilent { peer, answered, .. } => warn_of_silence(qp, *peer, *answered),
         }
+    }
+}
+
+/// The program sees an error number (12, RETRY_EXC) at most; somebody will ask why.
+fn warn_of_silence(qp: &Qp, peer: SocketAddr, answered: bool) {
+    let qpn = qp.qpn();
+    if answered {
+        log::warn!(
+            "queue pair {qpn} fails: {peer} went silent; its process or the network is down"
+        );
+    } else {
+        log::warn!(
+            "queue pair {qpn} fails: {peer} never answered. Is that queue pair still there, are the UDP ports open in \
+             the firewalls of both hosts, and is {PORT_BASE_VARIABLE} the same on both?"
+        );
     }
 }
 

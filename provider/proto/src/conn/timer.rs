@@ -6,6 +6,7 @@ use std::cmp::Reverse;
 use crate::conn::streams::List;
 use crate::conn::{Connection, Context, State};
 use crate::endpoint::qp::{Phase, QpTable};
+use crate::event::Event;
 use crate::stream::Failure;
 use crate::types::{QpId, Time};
 use crate::wire::{ConnectionId, ShutReason};
@@ -206,6 +207,14 @@ impl Connection {
         for id in self.streams.of(List::Active).to_vec() {
             match self.silence_limit(cx.qps, id) {
                 Some(at) if at <= cx.now => {
+                    let peer = self.routes.first().destination;
+                    let life = cx.qps.life_mut(id);
+                    let answered = life.is_some_and(|life| life.phase != Phase::Opening);
+                    cx.shared.events.push_back(Event::PeerSilent {
+                        qp: id,
+                        peer,
+                        answered,
+                    });
                     let failure = Failure::of_request(crate::types::Status::RetryExceeded);
                     self.fail_by_request(cx, id, failure);
                 }

@@ -126,7 +126,7 @@ impl World {
                     self.on_receive_done(id, &done);
                 }
                 Event::QpFailed { qp, .. } => failed.extend(self.on_failed(id, qp)),
-                Event::Established { .. } => {}
+                Event::Established { .. } | Event::PeerSilent { .. } => {}
             }
         }
         for agent in failed {

@@ -85,6 +85,7 @@ fn a_process_that_was_stopped_does_not_blame_its_peer(#[values(false, true)] pee
     let took = network.now.since_ns(start);
     if peer_dies {
         assert_eq!(statuses(&network, 0), [Status::RetryExceeded]);
+        assert_eq!(network.nodes[0].silent, [(a, true)]);
         assert!((PATIENCE / 2..PATIENCE).contains(&took), "{took}");
     } else {
         assert_eq!(statuses(&network, 0), [Status::Success]);
@@ -106,6 +107,7 @@ fn a_peer_that_was_never_there_fails_the_work_within_the_bound() {
     let took = network.now.since_ns(start);
     assert!((PATIENCE..PATIENCE + 50 * MS).contains(&took), "{took}");
     assert_eq!(statuses(&network, 0), [Status::RetryExceeded]);
+    assert_eq!(network.nodes[0].silent, [(qp, false)]);
 }
 
 #[test]

@@ -123,6 +123,7 @@ pub(super) struct Node {
     pub receives: Vec<ReceiveDone>,
     pub failures: Vec<(QpId, QpFailure)>,
     pub established: Vec<QpId>,
+    pub silent: Vec<(QpId, bool)>,
     /// It does not run: what arrives is lost.
     pub dead: bool,
     /// It receives and does not send: the test does that.
@@ -232,6 +233,7 @@ impl Network {
             receives: Vec::new(),
             failures: Vec::new(),
             established: Vec::new(),
+            silent: Vec::new(),
             dead: false,
             mute: false,
         };
@@ -410,6 +412,7 @@ impl Network {
                 Event::ReceiveDone(done) => node.receives.push(done),
                 Event::QpFailed { qp, failure } => node.failures.push((qp, failure)),
                 Event::Established { qp } => node.established.push(qp),
+                Event::PeerSilent { qp, answered, .. } => node.silent.push((qp, answered)),
             }
         }
     }
