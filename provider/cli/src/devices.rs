@@ -1,38 +1,46 @@
-//! `metaroce devices`: what `run` would show, as a table or as JSON.
+//! `metaroce devices`: what `run` would show, and which processes use it, as a table or as JSON.
 
+use crate::stat::find;
 use crate::{print, select};
 use anyhow::Result;
 use metaroce::device::Device;
+use metaroce::telemetry::SocketName;
 use serde_json::json;
 
 /// Prints the devices that the option, or else the environment, selects.
 ///
 /// # Errors
-/// There are none to be had.
+/// No device can be made of what was selected.
 pub(crate) fn list(option: Option<&str>, json: bool) -> Result<()> {
     let devices = select(option)?;
+    // Without /proc nobody is seen; the devices are there all the same.
+    let users = find::own_namespace().map_or_else(|_| Vec::new(), |namespace| namespace.names);
     print(&if json {
-        as_json(&devices)
+        as_json(&devices, &users)
     } else {
-        as_table(&devices)
+        as_table(&devices, &users)
     });
     Ok(())
 }
 
-/// A line for each device, and one for each further GID.
-pub(crate) fn as_table(devices: &[Device]) -> String {
-    let mut rows = vec![
-        [
-            "DEVICE",
-            "INTERFACE",
-            "STATE",
-            "SPEED",
-            "MTU",
-            "GID",
-            "ADDRESS",
-        ]
-        .map(String::from),
+/// The engines of a device.
+fn users_of<'a>(device: &Device, users: &'a [SocketName]) -> Vec<&'a SocketName> {
+    let name = SocketName::of_engine(&device.name, 0).device;
+    users.iter().filter(|user| user.device == name).collect()
+}
+
+/// A line for each device, one for each further GID, one for each process.
+pub(crate) fn as_table(devices: &[Device], users: &[SocketName]) -> String {
+    let heads = [
+        "DEVICE",
+        "INTERFACE",
+        "STATE",
+        "SPEED",
+        "MTU",
+        "GID",
+        "ADDRESS",
     ];
+    let mut rows = vec![heads.map(String::from)];
     for device in devices {
         for (index, address) in device.addresses.iter().enumerate() {
             let about = if index == 0 {
@@ -58,8 +66,30 @@ pub(crate) fn as_table(devices: &[Device]) -> String {
             ]);
         }
     }
+    let mut text = columns(&rows);
+    let heads = ["DEVICE", "USED BY", "UDP PORT"];
+    let mut rows = vec![heads.map(String::from)];
+    for device in devices {
+        for user in users_of(device, users) {
+            rows.push([
+                device.name.clone(),
+                format!("{} {}", user.pid, program_of(user.pid))
+                    .trim_end()
+                    .to_owned(),
+                user.udp_port.to_string(),
+            ]);
+        }
+    }
+    if rows.len() > 1 {
+        text.push('\n');
+        text += &columns(&rows);
+    }
+    text
+}
+
+fn columns<const N: usize>(rows: &[[String; N]]) -> String {
     let mut text = String::new();
-    for row in &rows {
+    for row in rows {
         let mut line = String::new();
         for (column, cell) in row.iter().enumerate() {
             let width = rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
@@ -71,10 +101,32 @@ pub(crate) fn as_table(devices: &[Device]) -> String {
     text
 }
 
+/// The name of a process; empty if it is in a PID namespace that we do not see.
+fn program_of(pid: u32) -> String {
+    let name = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let printable = |character: char| {
+        if character.is_control() {
+            '?'
+        } else {
+            character
+        }
+    };
+    String::from_utf8_lossy(&name)
+        .trim_end()
+        .chars()
+        .map(printable)
+        .collect()
+}
+
 /// One object for each device.
-pub(crate) fn as_json(devices: &[Device]) -> String {
+pub(crate) fn as_json(devices: &[Device], users: &[SocketName]) -> String {
     let object = |device: &Device| {
         let gids: Vec<String> = device.gids.iter().map(ToString::to_string).collect();
+        let addresses: Vec<String> = device.addresses.iter().map(ToString::to_string).collect();
+        let users = users_of(device, users);
+        let users = users.iter().map(|user| {
+            json!({"pid": user.pid, "program": program_of(user.pid), "udp_port": user.udp_port})
+        });
         json!({
             "name": device.name,
             "interface": device.interface,
@@ -84,8 +136,71 @@ pub(crate) fn as_json(devices: &[Device]) -> String {
             "mtu_bytes": device.mtu_bytes,
             "node_guid": format!("{:016x}", device.node_guid),
             "gids": gids,
+            "addresses": addresses,
+            "used_by": users.collect::<Vec<_>>(),
         })
     };
     let objects: Vec<_> = devices.iter().map(object).collect();
     json!(objects).to_string() + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use metaroce::device::Gid;
+    use std::net::IpAddr;
+
+    fn device() -> Device {
+        let addresses: Vec<IpAddr> = vec!["10.0.0.1".parse().unwrap(), "fd00::1".parse().unwrap()];
+        Device {
+            name: "metaroce0".into(),
+            interface: "eth0".into(),
+            index: 2,
+            mtu_bytes: 9000,
+            speed_mbps: 25_000,
+            active: true,
+            gids: addresses.iter().copied().map(Gid::from).collect(),
+            addresses,
+            node_guid: 0xabc,
+        }
+    }
+
+    fn users() -> Vec<SocketName> {
+        let own = std::process::id();
+        ["metaroce0/25001", "metaroce0/25002", "metaroce1/25001"]
+            .map(|rest| format!("metaroce-stat/{own}/{rest}").parse().unwrap())
+            .to_vec()
+    }
+
+    #[test]
+    fn the_table_has_a_line_for_each_gid_and_each_process() {
+        let text = as_table(&[device()], &users());
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(
+            lines[1],
+            "metaroce0  eth0       active  25 Gb/s  9000  0    10.0.0.1"
+        );
+        assert!(lines[2].trim_start().starts_with("1    fd00::1"), "{text}");
+        assert_eq!(lines.len(), 7, "{text}");
+        assert!(
+            lines[5].starts_with("metaroce0") && lines[5].ends_with("25001"),
+            "{text}"
+        );
+        assert!(lines[6].ends_with("25002"), "{text}");
+        assert_eq!(as_table(&[device()], &[]).lines().count(), 3);
+    }
+
+    #[test]
+    fn json_has_everything() {
+        let value: serde_json::Value =
+            serde_json::from_str(&as_json(&[device()], &users())).unwrap();
+        let device = &value[0];
+        assert_eq!(device["name"], "metaroce0");
+        assert_eq!(device["gids"][0], "::ffff:10.0.0.1");
+        assert_eq!(device["addresses"][1], "fd00::1");
+        assert_eq!(device["used_by"].as_array().unwrap().len(), 2);
+        assert_eq!(device["used_by"][1]["udp_port"], 25002);
+        assert_eq!(device["used_by"][0]["pid"], std::process::id());
+        assert_ne!(device["used_by"][0]["program"], "");
+    }
 }

@@ -13,13 +13,28 @@ const LISTENING: u32 = 1 << 16;
 
 /// The engines of one network namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Namespace {
+pub(crate) struct Namespace {
     /// Its identity.
-    pub(super) inode: u64,
+    pub(crate) inode: u64,
     /// A file by which it can be entered; none for our own.
-    pub(super) entrance: Option<PathBuf>,
+    pub(crate) entrance: Option<PathBuf>,
     /// The names of the sockets.
-    pub(super) names: Vec<SocketName>,
+    pub(crate) names: Vec<SocketName>,
+}
+
+/// The engines of our own network namespace.
+///
+/// # Errors
+/// The kernel's list cannot be read.
+pub(crate) fn own_namespace() -> Result<Namespace> {
+    let own = Path::new("/proc/self");
+    let table =
+        fs::read(own.join("net/unix")).context("cannot read /proc/net/unix (is /proc mounted?)")?;
+    Ok(Namespace {
+        inode: inode_of(own).unwrap_or(0),
+        entrance: None,
+        names: names(&table),
+    })
 }
 
 /// All that can be found: our own namespace first. Namespaces without an engine are left out.
@@ -27,15 +42,9 @@ pub(super) struct Namespace {
 /// # Errors
 /// The kernel's list of our own namespace cannot be read.
 pub(super) fn namespaces() -> Result<Vec<Namespace>> {
-    let own = Path::new("/proc/self");
-    let table =
-        fs::read(own.join("net/unix")).context("cannot read /proc/net/unix (is /proc mounted?)")?;
-    let own_inode = inode_of(own).unwrap_or(0);
-    let mut found = vec![Namespace {
-        inode: own_inode,
-        entrance: None,
-        names: names(&table),
-    }];
+    let own = own_namespace()?;
+    let own_inode = own.inode;
+    let mut found = vec![own];
     for (inode, process) in other_namespaces(own_inode) {
         // The process may have ended meanwhile, or be somebody else's.
         let Ok(table) = fs::read(process.join("net/unix")) else {

@@ -5,7 +5,7 @@
 //! answer longer than [`ask`] allows.
 
 mod ask;
-mod find;
+pub(crate) mod find;
 mod rates;
 mod sample;
 mod text;

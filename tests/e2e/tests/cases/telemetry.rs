@@ -52,6 +52,18 @@ pub fn cases() -> Vec<Case> {
             event_log,
         )
         .needing(Need::Program("ibv_rc_pingpong")),
+        Case::new(
+            "telemetry::devices name their users",
+            ON_DEVICE,
+            users_of_devices,
+        )
+        .needing(Need::Program("ibv_rc_pingpong")),
+        Case::new(
+            "telemetry::doctor sees what a firewall drops",
+            ON_DEVICE,
+            firewall,
+        )
+        .needing(Need::Program("nft")),
     ]
 }
 
@@ -422,4 +434,96 @@ fn event_log(bench: &Bench) -> Result<()> {
 fn in_order(names: &[&str]) -> bool {
     let mut rest = names.iter();
     LIFE.iter().all(|wanted| rest.any(|name| name == wanted))
+}
+
+fn users_of_devices(bench: &Bench) -> Result<()> {
+    let fabric = bench.direct()?;
+    let port = next_port();
+    let server = Program::new("ibv_rc_pingpong").args(["-d", "metaroce0", "-g", "0", "-p"]);
+    let server = server.args([port.to_string()]);
+    let mut server = bench.on_device(&fabric, Host::A, server)?.spawn()?;
+    server.wait_listening(port, SEEN_WITHIN)?;
+    let list = |host| -> Result<Value> {
+        let program = Program::new(bench.artefacts()?.launcher()).args(["devices", "--json"]);
+        let outcome = program
+            .on(&fabric, host)
+            .limit(SAMPLE_WITHIN)
+            .run()?
+            .success()?;
+        serde_json::from_str(&outcome.stdout).context("the devices are not JSON")
+    };
+    let (here, there) = (list(Host::A)?, list(Host::B)?);
+    let used_by = &here[0]["used_by"];
+    ensure!(
+        here[0]["name"] == "metaroce0" && here[0]["active"] == true,
+        "{here}"
+    );
+    ensure!(
+        here[0]["gids"][0] == format!("::ffff:{}", Host::A.ipv4()),
+        "{here}"
+    );
+    ensure!(
+        used_by.as_array().is_some_and(|users| users.len() == 1),
+        "{used_by}"
+    );
+    ensure!(
+        used_by[0]["pid"] == server.pid() && used_by[0]["program"] == "ibv_rc_pingpong",
+        "{used_by}"
+    );
+    ensure!(
+        there[0]["used_by"] == Value::Array(vec![]),
+        "the other host sees {there}"
+    );
+    Ok(())
+}
+
+fn firewall(bench: &Bench) -> Result<()> {
+    let fabric = bench.direct()?;
+    let nft = |rule: &str| {
+        let program = Program::new("nft")
+            .args(rule.split(' '))
+            .on(&fabric, Host::A);
+        program.limit(SAMPLE_WITHIN).run()?.success()
+    };
+    // Exit status and grades of the checks.
+    let doctor = || -> Result<(bool, Value)> {
+        let program = Program::new(bench.artefacts()?.launcher()).args(["doctor", "--json"]);
+        let outcome = program
+            .on(&fabric, Host::A)
+            .limit(bench.time_left())
+            .run()?;
+        let report: Value =
+            serde_json::from_str(&outcome.stdout).context("the report is not JSON")?;
+        ensure!(
+            report["ok"] == outcome.succeeded(),
+            "status and report differ: {}",
+            outcome.describe()
+        );
+        Ok((outcome.succeeded(), report))
+    };
+    let grade = |report: &Value, check: &str| -> String {
+        let findings = report["findings"].as_array().cloned().unwrap_or_default();
+        let found = findings.iter().find(|finding| finding["check"] == check);
+        found
+            .and_then(|finding| finding["grade"].as_str())
+            .unwrap_or("none")
+            .to_owned()
+    };
+    let expect = |ok: bool, passes: &str, rules: &str| -> Result<()> {
+        let (succeeded, report) = doctor()?;
+        let grades = (grade(&report, "udp_passes"), grade(&report, "firewall"));
+        ensure!(
+            succeeded == ok && grades == (passes.to_owned(), rules.to_owned()),
+            "wanted {ok}, {passes}, {rules}: {report}"
+        );
+        Ok(())
+    };
+    expect(true, "ok", "ok")?;
+    nft("add table inet doctor")?;
+    nft("add chain inet doctor input { type filter hook input priority 0 ; policy drop ; }")?;
+    expect(false, "problem", "warning")?;
+    nft("add rule inet doctor input iif lo accept")?;
+    expect(true, "ok", "warning")?;
+    nft("add rule inet doctor input udp dport 24791-25814 accept")?;
+    expect(true, "ok", "ok")
 }
