@@ -8,8 +8,12 @@ pub(crate) mod abi;
 pub mod device;
 pub(crate) mod engine;
 mod plugin;
+mod sync;
 pub mod telemetry;
 pub(crate) mod verbs;
+
+#[cfg(feature = "entry-points")]
+pub use plugin::entry;
 
 use engine::config::Settings;
 

@@ -381,4 +381,6 @@ pub struct EndpointConfig {
     pub force_strict: Option<bool>,
     /// Bytes of packets that may be held back for strict visibility, all connections together.
     pub hold_bytes: u32,
+    /// Diagnostic: on average so often a path of each busy connection takes a random other route; 0 is never.
+    pub reroll_ns: u64,
 }

@@ -10,13 +10,13 @@ use super::Inner;
 use super::asked::Doorman;
 use super::clock::until;
 use super::core::{Caller, Core, Turn};
+use super::nap::SERVE_AT_MOST_NS;
 use super::presence::POLL_GAP_NS;
+use crate::sync::{MutexGuard, Ordering};
 use metaroce_proto::types::Time;
 use metaroce_udp::{Poller, prepare_background_thread};
-use parking_lot::MutexGuard;
 use std::cell::Cell;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// How soon a missing poll is noticed while something is going on.
@@ -26,9 +26,6 @@ const WATCH_IDLE: Duration = Duration::from_millis(1);
 /// Looks in a row that may find the application posting and not polling, before this thread serves: posting a long list
 /// takes its time, but somebody must receive.
 const MISSED_POLLS: u32 = 4;
-/// While something is outstanding, and the peers are not silent, the thread looks at the core's timers this often at
-/// least: a post that brings the next timeout forward then need not wake it.
-pub(super) const SERVE_AT_MOST_NS: u64 = 1_000_000;
 /// A turn that received so much is part of a stream …
 const STREAM_BYTES: usize = 32 << 10;
 /// … and the next packets are let to gather so long, instead of being woken for each: waking a sleeping processor costs
@@ -38,8 +35,6 @@ const STREAM_NAP: Duration = Duration::from_micros(50);
 const BUSY_NAP: Duration = Duration::from_micros(20);
 /// Timer slack: the kernel's default of 50 µs would spoil the times above.
 const TIMER_SLACK_NS: u64 = 1_000;
-/// `Inner::sleep_until_ns` when the thread is awake, or wakes by itself soon enough.
-pub(super) const AWAKE: u64 = 0;
 
 /// Runs until the engine stops.
 pub(super) fn run(inner: &Arc<Inner>, poller: &Poller) {
@@ -146,7 +141,7 @@ impl Background<'_> {
                 }
             }
         }
-        inner.sleep_until_ns.store(AWAKE, Ordering::SeqCst);
+        inner.nap.end();
     }
 
     /// A turn, and how long to sleep after it. The time of waking is published *before* the lock is released, so that
@@ -161,9 +156,7 @@ impl Background<'_> {
         core.counters.background_turns += 1;
         let now = inner.clock.now();
         let wake_at = wake_time(&mut core, now);
-        inner
-            .sleep_until_ns
-            .store(wake_at.map_or(u64::MAX, Time::as_ns), Ordering::SeqCst);
+        inner.nap.plan(wake_at);
         inner.leave(core);
         Some((turn, wake_at.map(|at| until(now, at))))
     }

@@ -26,6 +26,8 @@ pub const RECEIVE_BUFFER_VARIABLE: &str = "METAROCE_RCVBUF";
 /// Switches segmentation offload off.
 pub const SEGMENTATION_VARIABLE: &str = "METAROCE_GSO";
 
+/// Diagnostic: moves paths to other routes for no reason.
+pub const REROLL_VARIABLE: &str = "METAROCE_REROLL_US";
 /// All of them.
 pub const VARIABLES: &[&str] = &[
     PORT_BASE_VARIABLE,
@@ -37,6 +39,7 @@ pub const VARIABLES: &[&str] = &[
     EVENTS_VARIABLE,
     RECEIVE_BUFFER_VARIABLE,
     SEGMENTATION_VARIABLE,
+    REROLL_VARIABLE,
 ];
 
 /// The index of the port is ten bits of the QPN (WIRE.md, "Endpoints").
@@ -45,6 +48,8 @@ const MAX_PORTS: u64 = 1024;
 const MAX_PATHS: u64 = 64;
 /// A spin longer than this is a thread that never sleeps.
 const MAX_SPIN_US: u64 = 10_000;
+/// A path that moves less often than once a minute is not worth a switch.
+const MAX_REROLL_US: u64 = 60_000_000;
 /// Less than this does not hold two trains.
 const MIN_RECEIVE_BUFFER: u64 = 128 << 10;
 /// The kernel counts in a signed int and doubles it.
@@ -71,6 +76,8 @@ pub struct Settings {
     pub receive_buffer_bytes: usize,
     /// Send trains with one system call where the kernel can.
     pub segmentation_offload: bool,
+    /// Diagnostic: on average so often a path of each busy connection takes another route; zero is never.
+    pub reroll: Duration,
 }
 
 impl Default for Settings {
@@ -85,6 +92,7 @@ impl Default for Settings {
             events: None,
             receive_buffer_bytes: 8 << 20,
             segmentation_offload: true,
+            reroll: Duration::ZERO,
         }
     }
 }
@@ -203,6 +211,7 @@ impl Settings {
             )? as usize,
             segmentation_offload: choice(SEGMENTATION_VARIABLE, [("on", true), ("off", false)])?
                 .unwrap_or(true),
+            reroll: Duration::from_micros(number(REROLL_VARIABLE, 0, 0, MAX_REROLL_US)?),
         })
     }
 }
@@ -239,6 +248,7 @@ mod tests {
             (EVENTS_VARIABLE, "events.jsonl"),
             (RECEIVE_BUFFER_VARIABLE, "1000000"),
             (SEGMENTATION_VARIABLE, "off"),
+            (REROLL_VARIABLE, "250"),
         ])
         .unwrap();
         let expected = Settings {
@@ -251,6 +261,7 @@ mod tests {
             events: Some("events.jsonl".to_owned()),
             receive_buffer_bytes: 1_000_000,
             segmentation_offload: false,
+            reroll: Duration::from_micros(250),
         };
         assert_eq!(settings, expected);
     }
@@ -270,6 +281,11 @@ mod tests {
         PORTS_VARIABLE,
         "4k",
         "METAROCE_PORTS=4k is not possible: it must be a number from 1 to 1024"
+    )]
+    #[case(
+        REROLL_VARIABLE,
+        "often",
+        "METAROCE_REROLL_US=often is not possible: it must be a number from 0 to 60000000"
     )]
     #[case(
         VISIBILITY_VARIABLE,

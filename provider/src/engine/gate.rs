@@ -4,8 +4,7 @@
 //! leaves its work and goes. Whoever holds the lock looks at the door once more *after* unlocking, or work left in
 //! the last moment would lie there until somebody happens to come by.
 
-use parking_lot::{Mutex, MutexGuard};
-use std::sync::atomic::{AtomicBool, Ordering, fence};
+use crate::sync::{AtomicBool, Mutex, MutexGuard, Ordering, fence};
 use std::time::Duration;
 
 /// Rounds after unlocking before somebody else must be told to go on: keeps one thread's call from serving all the
@@ -99,7 +98,7 @@ impl<S, W> Gate<S, W> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use std::sync::Arc;

@@ -15,12 +15,15 @@ mod events;
 mod gate;
 mod hold;
 mod host;
+#[cfg(all(test, loom))]
+mod models;
+mod nap;
 mod presence;
 mod registry;
 mod report;
 mod setup;
 mod statistics;
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests;
 mod transmit;
 
@@ -30,6 +33,7 @@ pub use registry::{after_fork_in_child, close_all};
 use self::asked::Door;
 use self::core::{Caller, Core};
 use crate::device::Device;
+use crate::sync::MutexGuard;
 use crate::verbs::limits::MAX_QP;
 use crate::verbs::mr_memory::MrTable;
 use crate::verbs::{Errno, Qp, ReceiveQueue};
@@ -41,11 +45,12 @@ use metaroce_proto::endpoint::CreateQpError;
 use metaroce_proto::types::{Access, ConnectParams, QpConfig, QpId, SendParams};
 use metaroce_proto::wire::Qpn;
 use metaroce_udp::{Sockets, Waker};
-use parking_lot::{Mutex, MutexGuard};
+use nap::Nap;
+use parking_lot::Mutex;
 use presence::Presence;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -70,8 +75,7 @@ struct Inner {
     door: Option<Door>,
     /// Where the core's event log goes, if anybody wants it.
     events: Option<Events>,
-    /// When the background thread wakes by itself, in nanoseconds of the clock.
-    sleep_until_ns: AtomicU64,
+    nap: Nap,
     stop: AtomicBool,
     closed: AtomicBool,
     _budget: setup::SourceBudget,
@@ -389,14 +393,7 @@ impl Inner {
     /// Wakes the background thread if it would sleep past the next timeout. It looks by itself often enough while
     /// anything is outstanding: this is for the first thing after a silence.
     fn ensure_timer(&self, core: &Core) {
-        let sleep_until = self.sleep_until_ns.load(Ordering::SeqCst);
-        if sleep_until == background::AWAKE {
-            return;
-        }
-        let due = core
-            .next_timeout()
-            .map_or(u64::MAX, |timeout| timeout.as_ns());
-        if due.saturating_add(background::SERVE_AT_MOST_NS) < sleep_until {
+        if self.nap.is_too_long_for(core.next_timeout()) {
             self.waker.wake();
         }
     }

@@ -4,15 +4,19 @@
 //! long makes it *watch* instead; it serves again when polls cease or a completion queue is armed. All of this is a matter
 //! of speed only: whoever drives, everything is done under the engine's lock.
 
+use crate::sync::{AtomicBool, AtomicU64, Ordering, fence};
 use metaroce_proto::types::Time;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Longest absence between two calls of a thread that polls: more than a polling loop does in between, less than it takes
 /// to wake the background thread. A program that waits for bytes in its own memory (`ib_write_lat`) stays away longer.
 pub(super) const POLL_GAP_NS: u64 = 10_000;
 /// Polls in a row after which the application is believed to poll: some 20 µs of spinning, more than a program makes that
 /// wakes up, empties its queue and blocks again.
-const FEWEST_POLLS: u32 = 64;
+#[cfg(not(loom))]
+pub(super) const FEWEST_POLLS: u32 = 64;
+/// A model has no time for more.
+#[cfg(loom)]
+pub(super) const FEWEST_POLLS: u32 = 2;
 /// The most that are asked for, after the application has ceased early again and again.
 const MOST_POLLS: u32 = 1 << 16;
 /// How much more is asked for after each such time.
@@ -57,21 +61,24 @@ impl Presence {
 
     /// A completion queue was armed. True if the background thread must be woken for it.
     pub(super) fn arm(&self) -> bool {
-        // SeqCst with `watch`: either it sees that we counted, or we see that it watches.
-        self.arms.fetch_add(1, Ordering::SeqCst);
-        self.watching.load(Ordering::SeqCst)
+        self.arms.fetch_add(1, Ordering::Relaxed);
+        // Partner: the fence in `watch`. Either it sees that we counted, or we see that it watches.
+        fence(Ordering::SeqCst);
+        self.watching.load(Ordering::Relaxed)
     }
 
     /// Whether a completion queue was armed since the background thread was told to watch.
     pub(super) fn was_armed(&self) -> bool {
-        self.arms.load(Ordering::SeqCst) != self.arms_before.load(Ordering::Relaxed)
+        self.arms.load(Ordering::Relaxed) != self.arms_before.load(Ordering::Relaxed)
     }
 
-    /// The background thread shall watch. False if a completion queue is being armed right now.
-    fn watch(&self) -> bool {
-        self.arms_before
-            .store(self.arms.load(Ordering::Relaxed), Ordering::Relaxed);
-        self.watching.store(true, Ordering::SeqCst);
+    /// The background thread shall watch. False if a completion queue was armed since the application had armed
+    /// `arms_before` times, when it began to poll without a break: whoever armed is about to sleep.
+    fn watch(&self, arms_before: u64) -> bool {
+        self.arms_before.store(arms_before, Ordering::Relaxed);
+        self.watching.store(true, Ordering::Relaxed);
+        // Partner: the fence in `arm`.
+        fence(Ordering::SeqCst);
         let armed = self.was_armed();
         if armed {
             self.serve();
@@ -81,7 +88,7 @@ impl Presence {
 
     /// The background thread serves.
     pub(super) fn serve(&self) {
-        self.watching.store(false, Ordering::SeqCst);
+        self.watching.store(false, Ordering::Relaxed);
     }
 }
 
@@ -134,7 +141,13 @@ impl Streak {
         }
         self.polls = 0;
         self.watching_since = now;
-        presence.watch()
+        presence.watch(self.arms)
+    }
+
+    /// How often the application had armed a completion queue when the present row of polls began.
+    #[cfg(loom)]
+    pub(super) fn arms_seen(&self) -> u64 {
+        self.arms
     }
 
     /// Polls ceased while the background thread watched.
@@ -149,7 +162,7 @@ impl Streak {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 
@@ -218,6 +231,17 @@ mod tests {
         assert!(presence.was_armed());
         presence.serve();
         assert!(!presence.arm());
+    }
+
+    #[test]
+    fn arming_between_two_polls_of_another_thread_is_not_overlooked() {
+        let (presence, mut streak) = (Presence::default(), Streak::default());
+        assert!(!poll(&mut streak, &presence, 0, FEWEST_POLLS - 1, 400));
+        let now = Time::from_ns(u64::from(FEWEST_POLLS) * 400);
+        streak.begin_call(&presence, now);
+        assert!(!presence.arm());
+        assert!(!streak.end_poll(&presence, now));
+        assert!(!presence.is_watching());
     }
 
     #[test]

@@ -8,6 +8,7 @@ use super::config::Settings;
 use super::core::Core;
 use super::events::{Events, RING_RECORDS};
 use super::gate::Gate;
+use super::nap::Nap;
 use super::presence::Presence;
 use super::{Engine, Inner, registry};
 use crate::device::Device;
@@ -23,7 +24,7 @@ use parking_lot::Mutex;
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Payload of a full packet where the MTU allows it: all measurements are with it.
 const MAX_PAYLOAD: u32 = 4096;
@@ -97,7 +98,7 @@ impl Engine {
             presence: Presence::default(),
             door,
             events,
-            sleep_until_ns: AtomicU64::new(background::AWAKE),
+            nap: Nap::new(),
             stop: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             _budget: budget,
@@ -229,6 +230,7 @@ fn endpoint_config(
         driving: Driving::Sockets,
         force_strict: settings.force_strict,
         hold_bytes: HOLD_BYTES,
+        reroll_ns: settings.reroll.as_nanos() as u64,
     })
 }
 

@@ -216,4 +216,33 @@ pub(super) unsafe extern "C" fn free_context(context: *mut ibv_context) {
     }
 }
 
+/// A context without any libibverbs: only `ibv_context`, zeroed, and our own part behind it.
+#[cfg(feature = "entry-points")]
+pub(super) fn new_bare(opened: Arc<verbs::Context>) -> *mut ibv_context {
+    // SAFETY: the layout is not empty; the fresh allocation has room for both parts.
+    unsafe {
+        let context = std::alloc::alloc_zeroed(BARE_LAYOUT).cast::<ibv_context>();
+        assert!(!context.is_null(), "out of memory");
+        own_part(context).write(Some(opened));
+        context
+    }
+}
+
+/// Closes what [`new_bare`] made.
+///
+/// # Safety
+/// `context` is one that [`new_bare`] returned and that nobody uses any more.
+#[cfg(feature = "entry-points")]
+pub(super) unsafe fn free_bare(context: *mut ibv_context) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        drop(std::ptr::replace(own_part(context), None));
+        std::alloc::dealloc(context.cast(), BARE_LAYOUT);
+    }
+}
+
+#[cfg(feature = "entry-points")]
+const BARE_LAYOUT: std::alloc::Layout =
+    std::alloc::Layout::new::<[u64; (OWN_OFFSET_BYTES + size_of::<Own>()).div_ceil(8)]>();
+
 const _: () = assert!(std::mem::offset_of!(verbs_device, device) == 0);

@@ -12,6 +12,8 @@ pub(crate) mod boundary;
 pub(crate) mod context;
 pub(crate) mod descriptors;
 mod elf;
+#[cfg(feature = "entry-points")]
+pub mod entry;
 mod hooks;
 mod libraries;
 mod op_tables;

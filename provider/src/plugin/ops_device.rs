@@ -92,7 +92,7 @@ unsafe extern "C" fn reg_dmabuf_mr(
 
 /// The op `query_device_ex`. `size_bytes` says how much of the structure the caller has: `ibv_query_device` passes only
 /// the part that it returns.
-unsafe extern "C" fn query_device_ex(
+pub(super) unsafe extern "C" fn query_device_ex(
     context: *mut ibv_context,
     input: *const ibv_query_device_ex_input,
     attributes: *mut ibv_device_attr_ex,
@@ -179,7 +179,7 @@ fn c_text<const N: usize>(text: &str) -> [c_char; N] {
 }
 
 /// The op `query_port`. libibverbs passes a structure at least as long as that of rdma-core 44, zeroed.
-unsafe extern "C" fn query_port(
+pub(super) unsafe extern "C" fn query_port(
     context: *mut ibv_context,
     port: u8,
     attributes: *mut ibv_port_attr,

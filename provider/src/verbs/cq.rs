@@ -8,16 +8,15 @@
 //! arming is not stranded; those that an event told of already do not raise a second one.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, Weak};
-
-use parking_lot::Mutex;
 
 use super::census::{Census, Place};
 use super::channel::Channel;
 use super::context::{AsyncEvent, AsyncEvents, EventKind};
 use super::errno::Errno;
 use super::limits::{MAX_CQ, MAX_CQE};
+use crate::sync::{AtomicU64, Mutex, Ordering};
 
 /// Entries for which memory is taken at once; beyond, the ring grows as completions arrive.
 const FIRST_ENTRIES: usize = 1_024;
@@ -307,6 +306,10 @@ fn granted(entries: i64) -> Result<u32, Errno> {
     Ok((entries as u32 + 1).next_power_of_two() - 1)
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 #[path = "cq_tests.rs"]
 mod tests;
+
+#[cfg(all(test, loom))]
+#[path = "cq_models.rs"]
+mod models;

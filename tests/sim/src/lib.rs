@@ -15,6 +15,7 @@ pub mod node;
 pub mod program;
 pub mod report;
 pub mod scenario;
+pub mod script;
 pub mod trace;
 pub mod workload;
 pub mod world;

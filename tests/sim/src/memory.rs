@@ -82,9 +82,11 @@ impl Memory {
         self.regions[region.0 as usize].registered = false;
     }
 
-    /// Address of a region's first byte.
+    /// Address of a region's first byte; 0 for one that went with its process, which a peer may still name.
     pub fn base(&self, region: RegionIndex) -> u64 {
-        self.regions[region.0 as usize].base
+        self.regions
+            .get(region.0 as usize)
+            .map_or(0, |region| region.base)
     }
 
     /// lkey of a region.

@@ -10,6 +10,7 @@ use rand::Rng;
 use rand::rngs::SmallRng;
 
 use crate::NodeId;
+use crate::script::{Script, Step};
 use crate::trace::Fate;
 
 /// Routes that a plane has between two nodes.
@@ -59,6 +60,8 @@ pub struct NetworkConfig {
     pub corrupt: f64,
     /// Part of the packets that are marked for no reason.
     pub mark: f64,
+    /// What happens to the first packets one by one, before all of the above.
+    pub script: Script,
 }
 
 impl Default for NetworkConfig {
@@ -80,6 +83,7 @@ impl Default for NetworkConfig {
             duplicate: 0.0,
             corrupt: 0.0,
             mark: 0.0,
+            script: Script::default(),
         }
     }
 }
@@ -278,6 +282,9 @@ impl Network {
         if self.is_dark(now, &datagram) {
             return Err(Fate::Dark);
         }
+        if let Some(step) = self.config.script.next(&datagram) {
+            return self.follow(step, left, datagram, arrivals);
+        }
         if self.is_lost(now) {
             return Err(Fate::Lost);
         }
@@ -292,6 +299,30 @@ impl Network {
             arrivals.push((at + self.rng.random_range(0..50_000), datagram.clone()));
         }
         let at = self.arrival(left, &datagram);
+        arrivals.push((at, datagram));
+        Ok(())
+    }
+
+    /// What the script says.
+    fn follow(
+        &mut self,
+        step: Step,
+        left: Time,
+        mut datagram: Datagram,
+        arrivals: &mut Vec<(Time, Datagram)>,
+    ) -> Result<(), Fate> {
+        let at = self.arrival(left, &datagram);
+        match step {
+            Step::Lose => return Err(Fate::Lost),
+            Step::Deliver { mark } => datagram.ce |= mark,
+            Step::Delay(ns) => {
+                arrivals.push((at + ns, datagram));
+                return Ok(());
+            }
+            Step::Duplicate(ns) => arrivals.push((at + ns, datagram.clone())),
+            Step::Alter(bytes) => datagram.bytes = bytes,
+            Step::Replay(earlier) => arrivals.push((at, *earlier)),
+        }
         arrivals.push((at, datagram));
         Ok(())
     }

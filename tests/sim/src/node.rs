@@ -54,6 +54,8 @@ pub struct HostConfig {
     pub force_strict: Option<bool>,
     /// Memory for packets that are held back.
     pub hold_bytes: u32,
+    /// On average so often a path of each busy connection takes another route for no reason; 0 is never.
+    pub reroll_ns: u64,
 }
 
 impl Default for HostConfig {
@@ -72,6 +74,7 @@ impl Default for HostConfig {
             driving: Driving::Sockets,
             force_strict: None,
             hold_bytes: 16 << 20,
+            reroll_ns: 0,
         }
     }
 }
@@ -148,6 +151,7 @@ pub fn endpoint_config(id: NodeId, planes: u8, config: &HostConfig) -> EndpointC
         driving: config.driving,
         force_strict: config.force_strict,
         hold_bytes: config.hold_bytes,
+        reroll_ns: config.reroll_ns,
     }
 }
 

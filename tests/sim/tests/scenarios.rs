@@ -49,6 +49,7 @@ fn requests_that_must_fail_do_with_the_right_status() {
 #[case("restart", "connections_lost")]
 #[case("restart-duplicated", "connections_lost")]
 #[case("routes-dark", "moves")]
+#[case("reroll", "moves")]
 #[case("tiny-socket-buffer", "retransmissions")]
 fn the_faults_happen(#[case] name: &str, #[case] counter: &str) {
     let outcome = run(name, 1);
@@ -61,6 +62,27 @@ fn the_faults_happen(#[case] name: &str, #[case] counter: &str) {
         value.is_some_and(|value| value > 0),
         "{counter} {value:?}: {outcome}"
     );
+}
+
+/// Moving for no reason costs no packet: where nothing is lost nothing is sent again, also when a new route overtakes the
+/// old one; where something is, hardly anything is sent in vain.
+#[rstest]
+#[case("reroll", 0)]
+#[case("reroll-skewed", 0)]
+#[case("reroll-lossy", 20)]
+fn rerolls_cost_no_retransmissions(#[case] name: &str, #[case] spurious_percent: u64) {
+    for seed in SEEDS {
+        let outcome = run(name, seed);
+        let counters = &outcome.counters;
+        assert!(counters.moves > 50, "{outcome}");
+        let allowed = counters.retransmissions * spurious_percent / 100;
+        assert!(
+            counters.spurious_retransmissions <= allowed,
+            "{} of {} retransmissions were in vain, {allowed} may be: {outcome}",
+            counters.spurious_retransmissions,
+            counters.retransmissions
+        );
+    }
 }
 
 #[test]

@@ -66,6 +66,17 @@ pub fn run_cargo(arguments: &[&str], environment: &[(&str, &str)]) -> Result<()>
     Ok(())
 }
 
+/// Runs a command that [`cargo`] made, or one in a process group of its own, to its end and shows its output.
+///
+/// # Errors
+/// It cannot be started, or the user interrupted.
+pub fn run(mut command: Command) -> Result<ExitStatus> {
+    let mut child = command
+        .spawn()
+        .with_context(|| format!("cannot start {}", command.get_program().display()))?;
+    wait(&mut child)
+}
+
 fn wait(child: &mut Child) -> Result<ExitStatus> {
     let mut interrupted_at: Option<Instant> = None;
     loop {

@@ -8,7 +8,10 @@ mod build;
 mod demo;
 mod dissect;
 mod fabric;
+mod fuzz;
 mod ping_pong;
+mod sanitize;
+mod sim;
 mod tcp_stream;
 mod test;
 
@@ -40,6 +43,14 @@ enum Command {
     /// Show the metaroce packets of a capture file; make the dissector for Wireshark (--help tells more).
     #[command(disable_help_flag = true)]
     Dissect(dissect::Arguments),
+    /// Look for inputs that break the codec, the paths, the connections or the C entry points (needs a C++ compiler).
+    Fuzz(fuzz::Arguments),
+    /// Run the transport in simulated networks, by seeds; `sim --help` of the simulator tells all arguments.
+    Sim(sim::Arguments),
+    /// Run the tests of the unsafe corners under the address sanitizer, or valgrind where there is none.
+    Sanitize(sanitize::Arguments),
+    /// Try every order of the threads in models of the concurrent corners.
+    Loom,
     /// A TCP stream of large writes, for comparison.
     #[command(subcommand)]
     TcpStream(tcp_stream::Command),
@@ -67,6 +78,10 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Ci(arguments) => test::run_with_lints(&arguments),
         Command::Fabric(command) => fabric::run(command),
         Command::Dissect(arguments) => dissect::run(&arguments),
+        Command::Fuzz(arguments) => fuzz::run(&arguments),
+        Command::Sim(arguments) => sim::run(&arguments),
+        Command::Sanitize(arguments) => sanitize::run(&arguments),
+        Command::Loom => sanitize::loom(),
         Command::TcpStream(command) => tcp_stream::run(&command).map(|()| ExitCode::SUCCESS),
         Command::PingPong(command) => ping_pong::run(&command).map(|()| ExitCode::SUCCESS),
     }

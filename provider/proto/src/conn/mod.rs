@@ -13,6 +13,7 @@ mod hello;
 mod info;
 mod life;
 mod probe;
+mod reroll;
 mod route;
 mod rx;
 mod schedule;
@@ -30,6 +31,7 @@ use crate::cc::{ConnectionWindow, FairShare};
 use crate::conn::ack::AckState;
 use crate::conn::ended::EndedLives;
 use crate::conn::probe::Suspicion;
+use crate::conn::reroll::Reroll;
 use crate::conn::route::Routes;
 use crate::conn::schedule::TxPath;
 use crate::conn::streams::{List, Streams};
@@ -201,6 +203,7 @@ pub(crate) struct Connection {
     plane_check_at: Option<Time>,
     /// As soon as there is something to send again.
     plane_check_owed: bool,
+    reroll: Option<Reroll>,
     /// When something of the peer came last.
     last_heard: Time,
     /// When its timers were last served.
@@ -283,6 +286,7 @@ impl Connection {
             ask_turn: 0,
             plane_check_at: None,
             plane_check_owed: false,
+            reroll: Reroll::new(shared.config.reroll_ns, &mut shared.rng),
             last_heard: now,
             driven_at: now,
             silence_at: None,

@@ -85,7 +85,7 @@ impl Connection {
         }
     }
 
-    fn log_move(&self, cx: &mut Context<'_>, at: usize, why: MoveCause, from: Route) {
+    pub(super) fn log_move(&self, cx: &mut Context<'_>, at: usize, why: MoveCause, from: Route) {
         let path = &self.paths[at];
         let what = What::PathMoved {
             why,
@@ -273,6 +273,9 @@ impl Connection {
         if self.waiting_path.is_none() {
             self.waiting_path = Some(at);
             self.path_mut(at).tx.set_waiting(now, true);
+        }
+        if let Some(reroll) = &mut self.reroll {
+            reroll.arm(now);
         }
         if self.plane_check_owed {
             self.plane_check_owed = false;

@@ -164,6 +164,11 @@ impl Routes {
         self.chooser.move_from(present, newest_acked, rng)
     }
 
+    /// Any route but `present`, if there is another.
+    pub(crate) fn any_other(&self, present: Route, rng: &mut SmallRng) -> Route {
+        self.chooser.any_other(present, rng)
+    }
+
     /// A port for a path that copied its route.
     pub(crate) fn fresh_port(&self, present: Route, taken: &[Route], rng: &mut SmallRng) -> Route {
         self.chooser.fresh_port(present, taken, rng)

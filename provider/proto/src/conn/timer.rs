@@ -3,6 +3,7 @@
 
 use std::cmp::Reverse;
 
+use crate::conn::reroll::Reroll;
 use crate::conn::streams::List;
 use crate::conn::{Connection, Context, State};
 use crate::endpoint::qp::{Phase, QpTable};
@@ -42,6 +43,7 @@ impl Connection {
             self.plane_check_at,
             self.active_until,
             self.window_opens_at,
+            self.reroll.as_ref().and_then(Reroll::at),
         ];
         for other in others {
             deadline = earlier(deadline, other);
@@ -104,6 +106,7 @@ impl Connection {
         self.activity_timeout(cx);
         self.plane_timeout(cx);
         self.waiting_timeout(cx);
+        self.reroll_timeout(cx);
         self.settle_deadlines();
         for at in 0..self.paths.len() {
             if self.paths[at].due.is_some_and(|due| due <= cx.now) {

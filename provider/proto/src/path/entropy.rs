@@ -152,7 +152,8 @@ impl RouteChooser {
             .map(|lane| lane.plane)
     }
 
-    fn any_other(&self, present: Route, random: &mut impl Rng) -> Route {
+    /// A random route other than `present`, where there is another.
+    pub fn any_other(&self, present: Route, random: &mut impl Rng) -> Route {
         let slots = usize::from(self.slots);
         let start = random.random_range(0..self.lanes.len() * slots);
         let route = self.route(start / slots, (start % slots) as u8);

@@ -53,6 +53,8 @@ pub enum MoveCause {
     OwnPort,
     /// A plane that no working path is on is tried.
     PlaneTried,
+    /// For no reason: a diagnostic (`METAROCE_REROLL_US`).
+    Reroll,
 }
 
 impl MoveCause {
@@ -61,6 +63,7 @@ impl MoveCause {
             Self::Silence => "silence",
             Self::OwnPort => "own_port",
             Self::PlaneTried => "plane_tried",
+            Self::Reroll => "reroll",
         }
     }
 }

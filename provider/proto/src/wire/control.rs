@@ -129,6 +129,10 @@ impl<'a> ControlView<'a> {
         while !rest.is_empty() {
             let (kind, body, after) = split_item(rest)?;
             if let Some(kind) = ItemKind::from_wire(kind) {
+                // WIRE 2.35
+                if kind == ItemKind::Hello && rest.len() < items.len() {
+                    return Err(ParseError::MisplacedItem);
+                }
                 ControlItem::parse(kind, body)?;
             }
             rest = after;

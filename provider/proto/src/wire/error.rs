@@ -56,6 +56,8 @@ parse_errors! {
     BadItemLength = "bad-item-length",
     /// An item with a field whose value is not defined (reason, checksum mode, address count).
     BadItemField = "bad-item-field",
+    /// A HELLO that is not the first item of its packet.
+    MisplacedItem = "misplaced-item",
 }
 
 impl ParseError {

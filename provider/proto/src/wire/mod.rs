@@ -9,6 +9,7 @@
 //! tools that show packets field by field, broken ones included.
 
 mod ack;
+mod again;
 mod base;
 mod bitvector;
 mod bytes;
@@ -29,6 +30,7 @@ pub use ack::{
     ACK_HEADER_BYTES, AckBuilder, AckView, Allowance, GRANT_UNLIMITED, NakCode, PATH_BLOCK_BYTES,
     PATH_BLOCK_MAX_BYTES, PathBlock, STREAM_BLOCK_BYTES, StreamBlock,
 };
+pub use again::{emit_again, seal};
 pub use base::{BASE_BYTES, Base, PacketType, VERSION};
 pub use bitvector::{BitVector, VECTOR_BITS, VECTOR_WORDS};
 pub use control::{

@@ -132,6 +132,8 @@ fn run(arguments: &Arguments) -> Result<bool, String> {
                 println!("seed {seed}: {}", outcome.violations[0]);
             } else {
                 println!("{outcome}");
+                let name = arguments.name.as_deref().unwrap_or_default();
+                println!("again: cargo xtask sim {name} --seed {seed} --count 1 -- --trace");
                 break;
             }
         } else if outcome.longest_wait_ns / 1_000_000 >= arguments.slow_ms {

@@ -39,7 +39,7 @@ impl Ledger {
         done: &SendDone,
     ) -> Option<(AgentId, usize)> {
         let Some(id) = self.agent_of(look.node, done.qp) else {
-            self.violate(
+            self.break_down(
                 now,
                 format!(
                     "{}: completion {:x} of {:?}, which is gone",
@@ -55,7 +55,7 @@ impl Ledger {
             .get(index)
             .map(|submitted| submitted.message.clone())
         else {
-            self.violate(
+            self.break_down(
                 now,
                 format!(
                     "{id}: completion {:x} with nothing outstanding",
@@ -69,7 +69,7 @@ impl Ledger {
                 "{id}: request {:x} completes before request {:x}",
                 done.cookie, message.cookie
             );
-            self.violate(now, what);
+            self.break_down(now, what);
             return None;
         }
         let submitted_at = agent.submitted[index].at;
@@ -185,7 +185,7 @@ impl Ledger {
         done: &ReceiveDone,
     ) -> Option<(AgentId, PostedReceive)> {
         let Some(id) = self.agent_of(look.node, done.qp) else {
-            self.violate(
+            self.break_down(
                 now,
                 format!(
                     "{}: receive completion of {:?}, which is gone",
@@ -200,7 +200,7 @@ impl Ledger {
                 "{id}: receive {:x} completes out of order, twice, or was never posted",
                 done.cookie
             );
-            self.violate(now, what);
+            self.break_down(now, what);
             return None;
         };
         self.check_receive(now, look, id, &receive, done);
@@ -330,14 +330,14 @@ impl Ledger {
     /// A queue pair was reported to have failed by itself.
     pub fn qp_failed(&mut self, now: Time, node: NodeId, qp: QpId) -> Option<AgentId> {
         let Some(id) = self.agent_of(node, qp) else {
-            self.violate(now, format!("{node}: {qp:?} fails, which is gone"));
+            self.break_down(now, format!("{node}: {qp:?} fails, which is gone"));
             return None;
         };
         let agent = &mut self.agents[id.0];
         let twice = std::mem::replace(&mut agent.reported_failure, true);
         agent.ended = true;
         if twice {
-            self.violate(now, format!("{id}: its failure is reported twice"));
+            self.break_down(now, format!("{id}: its failure is reported twice"));
         }
         Some(id)
     }

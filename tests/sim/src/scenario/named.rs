@@ -40,6 +40,9 @@ pub const NAMES: &[&str] = &[
     "self-connection",
     "shared-receives",
     "tiny-socket-buffer",
+    "reroll",
+    "reroll-lossy",
+    "reroll-skewed",
 ];
 
 /// Every scenario with a name, or `None`.
@@ -228,6 +231,20 @@ pub fn named(name: &str, seed: u64) -> Option<Scenario> {
                 (host.receive_buffer_bytes, host.packet_ns, host.wake_ns) =
                     (100_000, 3_000, 50_000);
             });
+        }
+        "reroll" | "reroll-lossy" | "reroll-skewed" => {
+            (network.planes, network.jitter_ns) = (2, 1_000);
+            scenario
+                .hosts
+                .iter_mut()
+                .for_each(|host| host.reroll_ns = 20_000);
+            match name {
+                "reroll-lossy" => network.loss = 0.05,
+                // A new route is several round trips shorter or longer than the one before.
+                "reroll-skewed" => network.route_spread_ns = 100_000,
+                _ => {}
+            }
+            edit(&mut scenario, &|w| w.messages = 400);
         }
         _ => return named_late(name, scenario),
     }

@@ -65,7 +65,7 @@ impl World {
             }
             worked = true;
             if round > ROUNDS_MAX || !self.ledger.violations().is_empty() {
-                self.ledger.violate(
+                self.ledger.break_down(
                     now,
                     format!("{id}: sends and completes without end at one instant"),
                 );
@@ -135,7 +135,7 @@ impl World {
                 let what = format!(
                     "{agent}: its failure is reported, but {pending} of its requests did not complete"
                 );
-                self.ledger.violate(self.now, what);
+                self.ledger.break_down(self.now, what);
             }
         }
         count
@@ -166,7 +166,7 @@ impl World {
             self.send_train(id, &train);
             if sent > ROUNDS_MAX {
                 self.ledger
-                    .violate(now, format!("{id}: sends without end at one instant"));
+                    .break_down(now, format!("{id}: sends without end at one instant"));
                 break;
             }
         }
@@ -200,7 +200,7 @@ impl World {
             None
         };
         if let Some(problem) = problem {
-            self.ledger.violate(
+            self.ledger.break_down(
                 self.now,
                 format!(
                     "{id}: {problem}: {} packets of {size} bytes",
@@ -283,7 +283,7 @@ impl World {
                         }
                         _ => {
                             let Some(owner) = segment.owner else {
-                                self.ledger.violate(
+                                self.ledger.break_down(
                                     now,
                                     format!("{id}: a packet without owner reads memory"),
                                 );
@@ -334,7 +334,7 @@ impl World {
             if node.spins > SPINS_MAX {
                 node.spins = 0;
                 self.ledger
-                    .violate(now, format!("{id}: a timer of {timeout:?} is never served"));
+                    .break_down(now, format!("{id}: a timer of {timeout:?} is never served"));
                 return;
             }
         } else if worked || timeout > now {

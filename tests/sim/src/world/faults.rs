@@ -151,8 +151,16 @@ impl World {
     }
 
     /// Both ends of a pair reset their queue pair and connect it again: a new life under the old number.
+    /// Nothing happens if one of them is destroyed or its process gone.
     fn reconnect(&mut self, pair: usize, plan: &Pair) {
         let ids = self.pairs[pair];
+        let over = |agent: &crate::AgentId| {
+            let program = &self.programs[agent.0];
+            program.state == State::Over || self.nodes[program.node.0].life != Life::Up
+        };
+        if ids.iter().any(over) {
+            return;
+        }
         for agent in ids {
             self.reset(agent);
         }

@@ -196,6 +196,7 @@ pub(super) fn config(index: u16, addresses: &[IpAddr]) -> EndpointConfig {
         driving: Driving::Sockets,
         force_strict: None,
         hold_bytes: 4 << 20,
+        reroll_ns: 0,
     }
 }
 

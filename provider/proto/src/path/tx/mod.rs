@@ -478,15 +478,20 @@ impl<R: Copy> PathTx<R> {
     }
 
     fn begin_epoch(&mut self, now: Time) {
-        // WIRE 4.13
-        let known = self.heard.unwrap_or(self.first_epoch);
-        if self.epoch.since(known) >= EPOCHS_AHEAD_MAX {
+        if !self.can_begin_epoch() {
             return;
         }
         let left = self.epoch;
         self.epoch = left.next();
         self.ring.age();
         self.loss.on_move(left, now + self.grace_ns());
+    }
+
+    /// WIRE 4.13: whether a move begins a new epoch, or is already as far ahead of the peer as epochs can be told apart.
+    #[must_use]
+    pub fn can_begin_epoch(&self) -> bool {
+        let known = self.heard.unwrap_or(self.first_epoch);
+        self.epoch.since(known) < EPOCHS_AHEAD_MAX
     }
 
     fn grace_ns(&self) -> u64 {

@@ -1,0 +1,20 @@
+//! The seeds of every target, and every input that once failed, by name.
+
+use super::*;
+
+#[test]
+fn seeds_are_right() {
+    for target in TARGETS {
+        let seeds = seeds::of(target.name);
+        assert!(seeds.len() >= 30, "{} has no seeds", target.name);
+        for (_, seed) in seeds {
+            (target.run)(&seed);
+        }
+    }
+}
+
+/// A HELLO as the second item of its packet was taken, though no sender may write it so.
+#[test]
+fn packets_hello_not_first() {
+    packets::run(include_bytes!("../regressions/packets-hello-not-first"));
+}
