@@ -17,6 +17,9 @@ const PORTS_TRIED: u16 = 64;
 /// Listing the rules of a firewall.
 const LISTED_WITHIN: Duration = Duration::from_secs(3);
 
+/// The interface that leads nowhere else.
+const LOOPBACK: &str = "lo";
+
 pub(super) fn check(devices: &[Device]) -> Vec<Finding> {
     let mut findings: Vec<Finding> = devices.iter().map(check_device).collect();
     findings.extend(check_mtus(devices));
@@ -52,6 +55,13 @@ pub(super) fn check_device(device: &Device) -> Finding {
             check,
             format!("{about} has no carrier"),
             "connect the link, or choose others in METAROCE_DEVICES",
+        );
+    }
+    if device.interface == LOOPBACK {
+        return Finding::warning(
+            check,
+            format!("{about} reaches this host only"),
+            "if that is not meant: bring another interface up and give it an address, or name it in METAROCE_DEVICES",
         );
     }
     if device.mtu_bytes < LARGE_MTU_BYTES {
@@ -159,7 +169,7 @@ pub(super) fn check_reverse_path(
         .iter()
         .map(|device| device.interface.as_str())
         .filter(|interface| {
-            *interface != "lo" && filter_of(interface).unwrap_or(0).max(all) == STRICT
+            *interface != LOOPBACK && filter_of(interface).unwrap_or(0).max(all) == STRICT
         })
         .collect();
     (devices.len() > 1 && !strict.is_empty()).then(|| {

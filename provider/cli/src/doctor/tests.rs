@@ -283,6 +283,12 @@ fn devices_without_carrier_or_with_small_or_mixed_mtu() {
         "MTU 1500",
         "ip link set eth0 mtu 9000",
     );
+    expect(
+        &check_device(&device("lo", 65536, true)),
+        Grade::Warning,
+        "this host only",
+        "METAROCE_DEVICES",
+    );
     let mixed = [
         device("eth0", 9000, true),
         device("eth1", 1500, true),
