@@ -4,7 +4,7 @@
 
 use std::fmt::{Display, Write};
 
-/// Writes one object (or array, see [`Json::list`]) into a string; it is closed when the writer is dropped.
+/// Writes one object (or array, see `Json::list`) into a string; it is closed when the writer is dropped.
 #[derive(Debug)]
 pub struct Json<'a> {
     out: &'a mut String,
