@@ -64,18 +64,19 @@ fn the_faults_happen(#[case] name: &str, #[case] counter: &str) {
     );
 }
 
-/// Moving for no reason costs no packet: where nothing is lost nothing is sent again, also when a new route overtakes the
-/// old one; where something is, hardly anything is sent in vain.
+/// Moving for no reason costs no packet: where nothing is lost nothing is sent again; where something is, hardly anything
+/// is sent in vain. Only where the old route was longer than the new one by more than two round trips is what is still on
+/// it given up (WIRE 4.7), of few packets.
 #[rstest]
 #[case("reroll", 0)]
-#[case("reroll-skewed", 0)]
-#[case("reroll-lossy", 20)]
-fn rerolls_cost_no_retransmissions(#[case] name: &str, #[case] spurious_percent: u64) {
+#[case("reroll-skewed", 10)]
+#[case("reroll-lossy", 10)]
+fn rerolls_cost_hardly_any_retransmissions(#[case] name: &str, #[case] spurious_per_mille: u64) {
     for seed in SEEDS {
         let outcome = run(name, seed);
         let counters = &outcome.counters;
         assert!(counters.moves > 50, "{outcome}");
-        let allowed = counters.retransmissions * spurious_percent / 100;
+        let allowed = counters.data_packets_sent * spurious_per_mille / 1_000;
         assert!(
             counters.spurious_retransmissions <= allowed,
             "{} of {} retransmissions were in vain, {allowed} may be: {outcome}",
