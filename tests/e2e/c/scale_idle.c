@@ -9,7 +9,7 @@
 #include "scale_usage.h"
 #include <getopt.h>
 
-enum { MESSAGES = 200, BYTES = 4096, ABSENT = 8 };
+enum { MESSAGES = 200, BYTES = 4096, ABSENT = 8, LOOKS = 3 };
 
 static const struct qp_options OPTIONS = { .timeout = 14, .retry_cnt = 7, .rnr_retry = 7, .min_rnr_timer = 12, .rd_atomic = 1 };
 static const struct ibv_qp_cap CAP = { .max_send_wr = 16, .max_recv_wr = 16, .max_send_sge = 1, .max_recv_sge = 1 };
@@ -18,22 +18,38 @@ static const double QUIET_S = 0.5, UNANSWERED_S = 4;
 static double seconds = 2, most = 10;
 static int failures;
 
-/* `settle_s`: what was begun comes to its end first. */
-static void idle(const char *state, double settle_s)
+/* Once; `cpu` gets the part of a processor in percent. */
+static double wakeups_a_second(double *cpu)
 {
-	usleep(settle_s * 1e6);
+	struct timespec rest = { .tv_sec = (time_t)seconds, .tv_nsec = (seconds - (time_t)seconds) * 1e9 };
 	struct usage before = usage_now();
 	double start = now_s();
-	struct timespec rest = { .tv_sec = (time_t)seconds, .tv_nsec = (seconds - (time_t)seconds) * 1e9 };
 
 	while (nanosleep(&rest, &rest))
 		;
 	struct usage after = usage_now();
-	/* the readings and the one nap are no cost of the device */
-	double took = now_s() - start, wakeups = (after.wakeups - before.wakeups - 1) / took;
+	double took = now_s() - start;
+	*cpu = (after.cpu_s - before.cpu_s) / took * 100;
+	/* the one nap is no cost of the device */
+	long wakeups = after.wakeups - before.wakeups - 1;
+	return wakeups < 0 ? 0 : wakeups / took;
+}
 
-	printf("%-36s %6.1f wake-ups/s, %.2f %% of a processor\n", state, wakeups < 0 ? 0 : wakeups, (after.cpu_s - before.cpu_s) / took * 100);
-	if (wakeups > most) {
+/* `settle_s`: what was begun comes to its end first. The least of a few looks counts: on a busy machine something late may fall
+ * into one, but what ticks is in all of them. */
+static void idle(const char *state, double settle_s)
+{
+	double cpu, least = 0;
+	int looks = 0;
+
+	usleep(settle_s * 1e6);
+	do {
+		double wakeups = wakeups_a_second(&cpu);
+
+		least = looks++ && least < wakeups ? least : wakeups;
+	} while (least > most && looks < LOOKS);
+	printf("%-36s %6.1f wake-ups/s, %.2f %% of a processor%s\n", state, least, cpu, looks > 1 ? ", not at the first look" : "");
+	if (least > most) {
 		printf("FAILED: more than %.0f a second\n", most);
 		failures++;
 	}
