@@ -49,8 +49,8 @@ const RUNS: &[(&str, &[&str], bool)] = &[
 /// Most runs take seconds; with all sizes up to a minute on two cores.
 const SLOW_LIMIT: Duration = Duration::from_secs(120);
 
-/// How long a run without end runs, which reports every second.
-const ENDLESS: Duration = Duration::from_secs(5);
+/// How long a run without end runs, which reports about every second.
+const ENDLESS: Duration = Duration::from_secs(10);
 
 /// Pairs of programs at once.
 const PAIRS: usize = 16;
