@@ -28,8 +28,8 @@ pub struct Arguments {
     rest: Vec<String>,
 }
 
-/// Seeds of one call of the simulator while it runs for ever: some ten seconds.
-const BATCH: u64 = 5_000;
+/// Seeds of one call of the simulator while it runs for ever: each says how many were right, every ten seconds or so.
+const BATCH: u64 = 500;
 
 /// Fresh seeds begin here, where random scenarios have all faults, moves for no reason included.
 const FIRST_FRESH_SEED: u64 = 2_000_000;
