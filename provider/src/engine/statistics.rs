@@ -6,6 +6,7 @@ use parking_lot::Mutex;
 use std::collections::HashSet;
 use std::fs::OpenOptions;
 use std::io::{self, Write as _};
+use std::time::Duration;
 
 /// What the engine counts beside the core.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,15 +51,21 @@ impl EngineCounters {
     }
 }
 
+/// Longer means that the thread that held the lock did not survive a fork.
+const LOCK_TIMEOUT: Duration = Duration::from_millis(100);
+
 /// The files that this process has begun: the next engine appends.
 static BEGUN: Mutex<Option<HashSet<String>>> = Mutex::new(None);
 
 /// Writes the line of one engine to `file`. A failure is told on the log, for the program is ending.
 pub(super) fn write(file: &str, line: &str) {
-    let begun = !BEGUN
-        .lock()
+    let Some(mut files) = BEGUN.try_lock_for(LOCK_TIMEOUT) else {
+        return;
+    };
+    let begun = !files
         .get_or_insert_with(HashSet::new)
         .insert(file.to_owned());
+    drop(files);
     let open = OpenOptions::new()
         .create(true)
         .write(true)

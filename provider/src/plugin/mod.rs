@@ -29,6 +29,7 @@ mod register;
 pub(crate) use op_tables::SERVED;
 
 use crate::engine;
+use crate::verbs::mr_memory::mr_fork;
 use std::ffi::{c_char, c_void};
 use std::sync::Once;
 
@@ -68,12 +69,19 @@ static DESTRUCTOR: extern "C" fn() = unload;
 
 /// A forked child must not touch the sockets and queue pairs of its parent.
 fn forget_everything_in_forked_children() {
+    unsafe extern "C" fn before() {
+        boundary::guarded((), mr_fork::before_fork);
+    }
+    unsafe extern "C" fn in_parent() {
+        mr_fork::after_fork_in_parent();
+    }
     unsafe extern "C" fn in_child() {
-        // One atomic operation: the child of a process with threads must do no more.
+        // Atomic operations: the child of a process with threads must do no more.
+        mr_fork::after_fork_in_child();
         engine::after_fork_in_child();
     }
-    // SAFETY: the function stays, as this object is never unloaded.
-    let result = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+    // SAFETY: the functions stay, as this object is never unloaded.
+    let result = unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
     if result != 0 {
         log::warn!("pthread_atfork failed ({result}): do not fork while devices are open");
     }

@@ -18,15 +18,19 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixDatagram;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+use std::time::Duration;
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::engine;
 use crate::plugin::descriptors;
 
 /// Bytes of the longest record (`struct ib_uverbs_async_event_desc`).
 const MAX_RECORD_BYTES: usize = 16;
+
+/// Making a channel takes microseconds. Longer means that the thread that held the lock did not survive a fork.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Records that one withdrawal looks at: more than a socket holds (`net.unix.max_dgram_qlen` is at most a few hundred).
 const MAX_WITHDRAWN: usize = 65_536;
@@ -179,9 +183,11 @@ struct Known {
     channel: Arc<Channel>,
 }
 
-fn channels() -> &'static Mutex<Vec<Known>> {
-    static CHANNELS: OnceLock<Mutex<Vec<Known>>> = OnceLock::new();
-    CHANNELS.get_or_init(Mutex::default)
+/// The channels of the process. Nothing in it in a child that was forked while another thread made a channel: the lock is
+/// held there by a thread that does not exist.
+fn channels() -> Option<MutexGuard<'static, Vec<Known>>> {
+    static CHANNELS: Mutex<Vec<Known>> = Mutex::new(Vec::new());
+    CHANNELS.try_lock_for(LOCK_TIMEOUT)
 }
 
 /// Makes a completion channel; the descriptor belongs to libibverbs, which closes it.
@@ -193,7 +199,9 @@ pub fn create() -> io::Result<RawFd> {
 pub(super) fn create_owned() -> io::Result<OwnedFd> {
     let channel = Channel::new()?;
     let descriptor = channel.pipe.reader().try_clone_to_owned()?;
-    let mut channels = channels().lock();
+    let mut channels = channels().ok_or_else(|| {
+        io::Error::other("this process was forked while its parent made a completion channel")
+    })?;
     channels
         .retain(|known| descriptors::identity(known.descriptor) == Some(known.channel.identity));
     channels.push(Known {
@@ -206,7 +214,7 @@ pub(super) fn create_owned() -> io::Result<OwnedFd> {
 /// The channel that libibverbs knows as `descriptor`.
 pub fn find(descriptor: RawFd) -> Option<Arc<Channel>> {
     let identity = descriptors::identity(descriptor)?;
-    let channels = channels().lock();
+    let channels = channels()?;
     let mut of_number = channels
         .iter()
         .filter(|known| known.descriptor == descriptor);

@@ -116,7 +116,7 @@ fn closed_channels_are_swept_out() {
     }
     // Another test may have one open, or have closed one just now.
     let known = channels()
-        .lock()
+        .expect("a free lock")
         .iter()
         .filter(|known| inodes.contains(&known.channel.identity.inode))
         .count();

@@ -9,14 +9,17 @@
 //! has returned nothing touches the memory any more. Read first: [`MrTable::locate`], then [`store_ascending`].
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
-use std::sync::{Arc, OnceLock};
 
 use metaroce_proto::host::{AccessDenied, AtomicOperation, Visibility};
 use metaroce_proto::types::{Access, PdId, Sge};
 use parking_lot::RwLock;
 
 use super::limits::{MAX_MR, MR_INDEX_BITS};
+
+#[path = "mr_fork.rs"]
+pub mod mr_fork;
 
 /// Up to this many bytes are stored word by word in ascending order; more are copied, but for the last
 /// [`TAIL_BYTES`]. Programs that poll memory poll slots and flags, which are far smaller (WIRE "Visibility").
@@ -50,13 +53,13 @@ impl Region {
     }
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Slot {
     tag: u32,
     region: Option<Region>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Slots {
     /// Slot 0 is never given out, so that no key is 0.
     slots: Vec<Slot>,
@@ -81,10 +84,10 @@ const fn tag_of(key: u32) -> u32 {
 const TAG_MASK: u32 = (1 << (32 - MR_INDEX_BITS)) - 1;
 
 impl MrTable {
-    /// The table of this process, which all devices and engines share.
+    /// The table of this process, which all devices and engines share. In a forked child it begins with the regions that
+    /// its parent had: see `mr_fork.rs`.
     pub fn of_process() -> &'static Arc<Self> {
-        static TABLE: OnceLock<Arc<MrTable>> = OnceLock::new();
-        TABLE.get_or_init(Arc::default)
+        mr_fork::table()
     }
 
     /// Adds a region whose memory the caller has probed ([`probe`]); `None` when the table is full. The result is both

@@ -19,17 +19,29 @@ struct local {
 static const struct qp_options LOCAL_OPTIONS = { .timeout = 18, .retry_cnt = 7, .rnr_retry = 7, .min_rnr_timer = 1, .rd_atomic = 1 };
 static const struct ibv_qp_cap LOCAL_CAP = { .max_send_wr = LOCAL_DEPTH, .max_recv_wr = LOCAL_DEPTH, .max_send_sge = 1, .max_recv_sge = 1 };
 
-/* Everything on an open context. */
-static inline struct local local_make(struct ibv_context *context)
+/* Everything on an open context but queue pairs. */
+static inline struct local local_without_qps(struct ibv_context *context)
 {
 	struct local l = { .context = context, .bytes = memory(2 * LOCAL_BYTES) };
 
 	CHECK((l.pd = ibv_alloc_pd(context)), "ibv_alloc_pd: %m");
 	CHECK((l.cq = ibv_create_cq(context, 4 * LOCAL_DEPTH, NULL, NULL, 0)), "ibv_create_cq: %m");
 	CHECK((l.mr = ibv_reg_mr(l.pd, l.bytes, 2 * LOCAL_BYTES, IBV_ACCESS_LOCAL_WRITE)), "ibv_reg_mr: %m");
+	return l;
+}
+
+static inline void local_connect(struct local *l)
+{
 	for (int i = 0; i < 2; i++)
-		l.qp[i] = qp_create(l.pd, l.cq, LOCAL_CAP, true);
-	qp_connect_both(l.qp[0], l.qp[1], &LOCAL_OPTIONS);
+		l->qp[i] = qp_create(l->pd, l->cq, LOCAL_CAP, true);
+	qp_connect_both(l->qp[0], l->qp[1], &LOCAL_OPTIONS);
+}
+
+static inline struct local local_make(struct ibv_context *context)
+{
+	struct local l = local_without_qps(context);
+
+	local_connect(&l);
 	return l;
 }
 
@@ -66,10 +78,10 @@ static inline void local_messages(struct local *l, int count)
 		local_message(l, i & 1);
 }
 
-/* The end of everything that `local_make` made. */
+/* The end of everything. */
 static inline void local_end(struct local *l)
 {
-	CHECK(!ibv_destroy_qp(l->qp[0]) && !ibv_destroy_qp(l->qp[1]), "ibv_destroy_qp");
+	CHECK(!l->qp[0] || (!ibv_destroy_qp(l->qp[0]) && !ibv_destroy_qp(l->qp[1])), "ibv_destroy_qp");
 	CHECK(!ibv_dereg_mr(l->mr) && !ibv_destroy_cq(l->cq) && !ibv_dealloc_pd(l->pd), "clean-up");
 	munmap(l->bytes, 2 * LOCAL_BYTES);
 }

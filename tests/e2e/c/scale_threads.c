@@ -4,7 +4,8 @@
  *
  * churn: threads that make, use and destroy queue pairs of one context at once. devices: threads that open and close the device
  * all the time. shared: threads that post to their own queue pairs and poll one completion queue. fork: while a thread sends
- * without a pause, children are forked that exit, exec, touch what they inherited, or open the device themselves. Every byte is
+ * without a pause, children are forked that exit, exec, touch what they inherited, open the device themselves, or make queue pairs on
+ * a domain and a completion queue that the parent made for them. Every byte is
  * looked at; afterwards no descriptor and no thread is left. Last line OK. */
 #include "scale_local.h"
 #include <getopt.h>
@@ -13,7 +14,7 @@
 #include <stdatomic.h>
 #include <sys/wait.h>
 
-enum { THREADS = 8, FORKS = 4, SHARED_MESSAGES = 500 };
+enum { THREADS = 8, FORKS = 5, SHARED_MESSAGES = 500 };
 
 static const char *device = "metaroce0";
 static char fds_at_start[24];
@@ -180,7 +181,17 @@ static void open_in_child(void)
 	CHECK(!ibv_close_device(own), "ibv_close_device in the child");
 }
 
-static void child(int kind, struct local *l)
+/* The parent's domain and completion queue, and memory of our own: after ibv_fork_init registered memory is not inherited. */
+static void inherit(struct local *spare)
+{
+	spare->bytes = memory(2 * LOCAL_BYTES);
+	CHECK((spare->mr = ibv_reg_mr(spare->pd, spare->bytes, 2 * LOCAL_BYTES, IBV_ACCESS_LOCAL_WRITE)), "ibv_reg_mr in the child: %m");
+	local_connect(spare);
+	local_messages(spare, 20);
+	CHECK(!ibv_destroy_qp(spare->qp[0]) && !ibv_destroy_qp(spare->qp[1]) && !ibv_dereg_mr(spare->mr), "clean-up in the child");
+}
+
+static void child(int kind, struct local *l, struct local *spare)
 {
 	switch (kind) {
 	case 0:
@@ -191,8 +202,11 @@ static void child(int kind, struct local *l)
 	case 2:
 		touch(l);
 		exit(0);
-	default:
+	case 3:
 		open_in_child();
+		exit(0);
+	default:
+		inherit(spare);
 		exit(0);
 	}
 }
@@ -204,7 +218,9 @@ static void forks(void)
 
 	CHECK(!pthread_create(&thread, NULL, traffic, &l), "pthread_create");
 	struct local idle = local_make(context);
-	for (int i = 0; i < FORKS * (rounds / 10 + 1); i++) {
+	struct ibv_context *for_children = open_named(device);
+	struct local spare = local_without_qps(for_children);
+	for (int i = 0; i < FORKS * rounds / 2; i++) {
 		int before = passed, status, kind = i % FORKS;
 		double end = now_s() + 30;
 
@@ -212,7 +228,7 @@ static void forks(void)
 		pid_t pid = fork();
 		CHECK(pid >= 0, "fork: %m");
 		if (!pid)
-			child(kind, &idle);
+			child(kind, &idle, &spare);
 		while (!waitpid(pid, &status, WNOHANG)) {
 			CHECK(now_s() < end, "the child that does %d does not end", kind);
 			usleep(500);
@@ -225,6 +241,8 @@ static void forks(void)
 	}
 	stop = true;
 	pthread_join(thread, NULL);
+	local_end(&spare);
+	CHECK(!ibv_close_device(for_children), "ibv_close_device");
 	local_end(&idle);
 	local_end(&l);
 	printf("%d messages beside the forks\n", passed);
