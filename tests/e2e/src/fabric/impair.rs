@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use super::bpf::{self, Program};
 use super::counters::{Retired, Traffic};
+use super::link;
 use super::state::State;
 use super::topology::{Port, is_host};
 use crate::tool;
@@ -180,19 +181,8 @@ pub(super) fn clear(state: &State, port: &Port) -> Result<()> {
 
 /// The program at `port`, if it is attached.
 pub(super) fn open(port: &Port) -> Result<Option<Program>> {
-    let links = tool::run_json(
-        "ip",
-        &[
-            "-n",
-            &port.namespace,
-            "-j",
-            "link",
-            "show",
-            "dev",
-            &port.device,
-        ],
-    )?;
-    let number = links.pointer("/0/xdp/prog/id").and_then(Value::as_u64);
+    let link = link::link(port)?;
+    let number = link.pointer("/xdp/prog/id").and_then(Value::as_u64);
     number.map(Program::open).transpose()
 }
 

@@ -85,7 +85,8 @@ fn switched_ports(state: &State, plane: u8) -> Vec<Port> {
         .collect()
 }
 
-fn link(port: &Port) -> Result<Value> {
+/// What the kernel tells of the link at `port`.
+pub(super) fn link(port: &Port) -> Result<Value> {
     let links = tool::run_json(
         "ip",
         &[

@@ -1,5 +1,7 @@
 //! The device as the utilities of the distribution show it, also to a user without rights.
 
+use std::path::Path;
+
 use anyhow::{Result, ensure};
 use metaroce_e2e::needs::Need;
 use metaroce_e2e::{Host, Outcome, Program, c_program};
@@ -109,44 +111,42 @@ fn devices(bench: &Bench) -> Result<()> {
 /// What users complain about: "reg_mr fails on RLIMIT_MEMLOCK", "no root to load the module". A user without rights, who may
 /// not lock a byte, goes through the whole contract.
 fn nothing_lockable(bench: &Bench) -> Result<()> {
-    let fabric = bench.direct()?;
-    let folder = std::env::temp_dir().join(format!("metaroce-e2e-memlock-{}", std::process::id()));
-    let result = bench.artefacts()?.readable_copy(&folder).and_then(|copy| {
+    let outcome = run_as_nobody(bench, "memlock", |folder| {
         let contract = folder.join("verbs_contract");
         std::fs::copy(c_program::compile("verbs_contract")?, &contract)?;
-        let program = Program::new("sh")
+        Ok(Program::new("sh")
             .args(["-c", "ulimit -l 0 && exec \"$0\""])
-            .args([contract])
-            .on(&fabric, Host::A)
-            .under_metaroce(&copy)
-            .as_nobody();
+            .args([contract]))
+    })?;
+    says_ok(&outcome)
+}
+
+/// Runs what `make` makes as user nobody, with a copy of the product in a folder that nobody can read, which `make` may
+/// use too.
+fn run_as_nobody(
+    bench: &Bench,
+    name: &str,
+    make: impl FnOnce(&Path) -> Result<Program>,
+) -> Result<Outcome> {
+    let fabric = bench.direct()?;
+    let folder = std::env::temp_dir().join(format!("metaroce-e2e-{name}-{}", std::process::id()));
+    let result = bench.artefacts()?.readable_copy(&folder).and_then(|copy| {
+        let program = make(&folder)?.on(&fabric, Host::A);
         program
+            .under_metaroce(&copy)
+            .as_nobody()
             .env("HOME", "/nonexistent")
             .limit(bench.time_left())
             .run()?
             .success()
     });
     let _ = std::fs::remove_dir_all(&folder);
-    says_ok(&result?)
+    result
 }
 
 /// What users complain about: "no root to load the module", "needs device nodes and privileges".
 fn nobody(bench: &Bench) -> Result<()> {
-    let fabric = bench.direct()?;
-    let folder = std::env::temp_dir().join(format!("metaroce-e2e-nobody-{}", std::process::id()));
-    let result = bench.artefacts()?.readable_copy(&folder).and_then(|copy| {
-        let program = Program::new("ibv_devices")
-            .on(&fabric, Host::A)
-            .under_metaroce(&copy)
-            .as_nobody();
-        program
-            .env("HOME", "/nonexistent")
-            .limit(bench.time_left())
-            .run()?
-            .success()
-    });
-    let _ = std::fs::remove_dir_all(&folder);
-    let outcome = result?;
+    let outcome = run_as_nobody(bench, "nobody", |_| Ok(Program::new("ibv_devices")))?;
     ensure!(
         outcome.stdout.contains("metaroce0"),
         "no metaroce0:\n{}",

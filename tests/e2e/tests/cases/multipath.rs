@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use metaroce_e2e::fabric::LossRates;
 use metaroce_e2e::needs::Need;
 use metaroce_e2e::{Fabric, Host, Program};
@@ -14,6 +14,10 @@ const PLANES: u8 = 4;
 /// Of each plane, in the direction of the data. Source ports fall on planes by the kernel's hash, so the share of a
 /// plane is a matter of chance; that it has any is not.
 const LEAST_SHARE: f64 = 0.02;
+
+/// Transfers, each with ports of its own, of which one has to give each plane its share: a plane with one port of 32 may
+/// well get less by chance, but a provider that keeps to fewer paths gets there in none.
+const TRANSFERS: usize = 4;
 
 /// Enough that hardly ever a plane is hashed to by no port: 4 × 0.75³² is one run in 2,500; 16 paths, one in 25.
 const PATHS: &str = "32";
@@ -67,15 +71,16 @@ fn spread(bench: &Bench, fabric: &Fabric) -> Result<Vec<u64>> {
 /// What users complain about: "more QPs needed to get bandwidth".
 fn all_planes(bench: &Bench) -> Result<()> {
     let fabric = bench.planes(PLANES)?;
-    let packets = spread(bench, &fabric)?;
-    let total: u64 = packets.iter().sum();
-    ensure!(
-        packets
-            .iter()
-            .all(|&count| count as f64 >= LEAST_SHARE * total as f64),
-        "a plane was left out: {packets:?}"
-    );
-    Ok(())
+    let mut seen = Vec::new();
+    for _ in 0..TRANSFERS {
+        let packets = spread(bench, &fabric)?;
+        let least = LEAST_SHARE * packets.iter().sum::<u64>() as f64;
+        if packets.iter().all(|&count| count as f64 >= least) {
+            return Ok(());
+        }
+        seen.push(packets);
+    }
+    bail!("a plane was left out in each transfer: {seen:?}");
 }
 
 fn with_loss(bench: &Bench) -> Result<()> {
