@@ -3,6 +3,7 @@
 //! It *watches* while the application polls: asleep on a timer, blind to the sockets, for a thread that wakes with every
 //! packet would only take the processor away from the one that polls. It *serves* when the application does not poll
 //! (passive target, blocked on a completion channel, computing): asleep in epoll until packets or timers come.
+//! A thread that blocks for events may drive like one that polls (`reader.rs`).
 //! Handing over is prompt both ways: a poll that does not come is noticed within one timer, an armed completion queue
 //! wakes the thread at once, and it stands back as soon as somebody polls steadily (`presence.rs`).
 
@@ -23,11 +24,11 @@ use std::time::Duration;
 const WATCH_BUSY: Duration = Duration::from_micros(100);
 /// The same while nothing is.
 const WATCH_IDLE: Duration = Duration::from_millis(1);
-/// Looks in a row that may find the application posting and not polling, before this thread serves: posting a long list
-/// takes its time, but somebody must receive.
+/// Looks in a row that may find the application posting and not polling, or busy between two events, before this thread
+/// serves: posting a long list takes its time, but somebody must receive.
 const MISSED_POLLS: u32 = 4;
 /// A turn that received so much is part of a stream …
-const STREAM_BYTES: usize = 32 << 10;
+pub(super) const STREAM_BYTES: usize = 32 << 10;
 /// … and the next packets are let to gather so long, instead of being woken for each: waking a sleeping processor costs
 /// the *sender* some 10 µs. It gained a quarter of throughput.
 const STREAM_NAP: Duration = Duration::from_micros(50);
@@ -91,7 +92,7 @@ impl Background<'_> {
             if let Some(core) = inner.gate.try_enter() {
                 inner.leave(core);
             }
-        } else if inner.presence.polls() != polls {
+        } else if inner.presence.polls() != polls || inner.reader.drives() {
             self.missed_polls.set(0);
         } else if let Some(core) = inner.gate.try_enter() {
             self.miss_poll(core);
@@ -107,7 +108,9 @@ impl Background<'_> {
         let posts = inner
             .presence
             .called_within(now, WATCH_BUSY.as_nanos() as u64);
-        let serve = !posts || missed >= MISSED_POLLS;
+        // A thread that blocks for events deals with what it got in between.
+        let patient = posts || inner.presence.is_reading();
+        let serve = !patient || missed >= MISSED_POLLS;
         self.missed_polls.set(if serve { 0 } else { missed });
         if serve {
             core.streak.missed(now);

@@ -178,7 +178,7 @@ impl Core {
 
     /// Whether small requests are being gathered. Not unless the application polls.
     fn waits(&self, inner: &Inner, now: Time) -> bool {
-        inner.presence.is_watching() && self.hold.waits(now)
+        inner.presence.is_polled() && self.hold.waits(now)
     }
 
     /// Hands the requests that were posted to a queue pair to the core, and tells it of new receives.

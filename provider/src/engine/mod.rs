@@ -19,6 +19,7 @@ mod host;
 mod models;
 mod nap;
 mod presence;
+mod reader;
 mod registry;
 mod report;
 mod setup;
@@ -27,6 +28,7 @@ mod statistics;
 mod tests;
 mod transmit;
 
+pub use reader::Driven;
 pub(crate) use registry::generation;
 pub use registry::{after_fork_in_child, close_all};
 
@@ -48,6 +50,7 @@ use metaroce_udp::{Sockets, Waker};
 use nap::Nap;
 use parking_lot::Mutex;
 use presence::Presence;
+use reader::Reader;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -71,6 +74,7 @@ struct Inner {
     /// pair may be the last to the engine, which must not end under its own lock.
     gate: Gate<Core, QpId>,
     presence: Presence,
+    reader: Reader,
     /// Where `metaroce stat` asks.
     door: Option<Door>,
     /// Where the core's event log goes, if anybody wants it.

@@ -1,4 +1,5 @@
-//! Who drives the engine: threads of the application that poll, or the background thread.
+//! Who drives the engine: threads of the application that poll, one that blocks for events (`reader.rs`), or the background
+//! thread.
 //!
 //! The background thread *serves* at first. A thread of the application that calls again and again without being away for
 //! long makes it *watch* instead; it serves again when polls cease or a completion queue is armed. All of this is a matter
@@ -29,6 +30,8 @@ const EARLY_NS: u64 = 20_000_000;
 pub(super) struct Presence {
     /// The background thread watches.
     watching: AtomicBool,
+    /// It does because a thread that blocks for events drives (`reader.rs`), which arms before each time.
+    reading: AtomicBool,
     /// Polls of the application so far.
     polls: AtomicU64,
     /// When the application's last call ended, in nanoseconds of the clock.
@@ -42,6 +45,22 @@ pub(super) struct Presence {
 impl Presence {
     pub(super) fn is_watching(&self) -> bool {
         self.watching.load(Ordering::Relaxed)
+    }
+
+    /// Whether a thread of the application polls steadily.
+    pub(super) fn is_polled(&self) -> bool {
+        self.is_watching() && !self.is_reading()
+    }
+
+    /// Whether a thread that blocks for events drives.
+    pub(super) fn is_reading(&self) -> bool {
+        self.reading.load(Ordering::Relaxed)
+    }
+
+    /// The background thread shall watch, for a thread that blocks for events drives from now on.
+    pub(super) fn watch_reader(&self) {
+        self.reading.store(true, Ordering::Relaxed);
+        self.watching.store(true, Ordering::Relaxed);
     }
 
     pub(super) fn count_poll(&self) {
@@ -64,12 +83,13 @@ impl Presence {
         self.arms.fetch_add(1, Ordering::Relaxed);
         // Partner: the fence in `watch`. Either it sees that we counted, or we see that it watches.
         fence(Ordering::SeqCst);
-        self.watching.load(Ordering::Relaxed)
+        self.is_polled()
     }
 
-    /// Whether a completion queue was armed since the background thread was told to watch.
+    /// Whether a completion queue was armed since the background thread was told to watch, by one who will not drive.
     pub(super) fn was_armed(&self) -> bool {
-        self.arms.load(Ordering::Relaxed) != self.arms_before.load(Ordering::Relaxed)
+        !self.is_reading()
+            && self.arms.load(Ordering::Relaxed) != self.arms_before.load(Ordering::Relaxed)
     }
 
     /// The background thread shall watch. False if a completion queue was armed since the application had armed
@@ -89,6 +109,7 @@ impl Presence {
     /// The background thread serves.
     pub(super) fn serve(&self) {
         self.watching.store(false, Ordering::Relaxed);
+        self.reading.store(false, Ordering::Relaxed);
     }
 }
 

@@ -10,6 +10,7 @@ use super::events::{Events, RING_RECORDS};
 use super::gate::Gate;
 use super::nap::Nap;
 use super::presence::Presence;
+use super::reader::Reader;
 use super::{Engine, Inner, registry};
 use crate::device::Device;
 use crate::verbs::mr_memory::MrTable;
@@ -96,6 +97,7 @@ impl Engine {
             waker,
             gate: Gate::new(Core::new(endpoint)),
             presence: Presence::default(),
+            reader: Reader::default(),
             door,
             events,
             nap: Nap::new(),

@@ -1,5 +1,5 @@
-//! Two system calls on descriptors that the standard library offers in no safe form: which file a bare number stands
-//! for, and a read that does not block on a descriptor whose flags belong to the program. Called by `verbs/channel.rs`.
+//! Three system calls on descriptors that the standard library offers in no safe form: which file a bare number stands
+//! for, whether reading from it waits, and a read that does not block on a descriptor whose flags belong to the program. Called by `verbs/channel.rs`.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -18,6 +18,13 @@ pub(crate) fn identity(descriptor: RawFd) -> Option<Identity> {
         device: status.st_dev,
         inode: status.st_ino,
     })
+}
+
+/// Whether reading from `descriptor` waits for something to read: O_NONBLOCK is not set.
+pub(crate) fn blocks(descriptor: RawFd) -> bool {
+    // SAFETY: the kernel checks the number; this command takes no argument.
+    let flags = unsafe { libc::fcntl(descriptor, libc::F_GETFL) };
+    flags >= 0 && flags & libc::O_NONBLOCK == 0
 }
 
 /// Takes one datagram if there is one, whatever O_NONBLOCK says.

@@ -1,20 +1,26 @@
-//! Hooks of `write` and `ioctl` in a copy of libibverbs, for what no op reaches: completion channels.
+//! Hooks of `write`, `ioctl` and `read` in a copy of libibverbs, for what no op reaches: completion channels.
 //!
 //! `ibv_create_comp_channel` writes a command to the context's `cmd_fd`, which in our case is `/dev/null`. So the slots
 //! through which libibverbs (that object only, not the program) calls `write` and `ioctl` are pointed here. Calls on
 //! descriptors that are not ours go on to what was there before: libc, or the hooks of a second plugin file.
+//!
+//! `ibv_get_cq_event` reads from a channel's descriptor. Before that read blocks, its thread may do the engine's work for a
+//! while (`engine/reader.rs`), which saves waking the background thread first.
 //!
 //! No locks: a hook may run in a forked child.
 
 use super::boundary::{errno_of, guarded, set_errno};
 use super::elf::{self, Object, Slot};
 use super::libraries::object_base_of;
-use crate::verbs;
+use super::signals::{Held, Waiting};
+use crate::engine::Driven;
+use crate::verbs::channel;
 use std::cell::Cell;
 use std::ffi::{CStr, c_int, c_ulong, c_void};
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicUsize, Ordering};
 
 type Write = unsafe extern "C" fn(c_int, *const c_void, usize) -> isize;
+type Read = unsafe extern "C-unwind" fn(c_int, *mut c_void, usize) -> isize;
 type Ioctl = unsafe extern "C" fn(c_int, c_ulong, *mut c_void) -> c_int;
 
 /// `IB_USER_VERBS_CMD_CREATE_COMP_CHANNEL`.
@@ -33,6 +39,8 @@ struct Command {
 
 /// Contexts that one process may have open at a time: beyond the descriptors that it may have by default.
 const MAX_CONTEXTS: usize = 4096;
+/// Bytes of a completion event (`struct ib_uverbs_comp_event_desc`), which `ibv_get_cq_event` reads at a time.
+const EVENT_BYTES: usize = 8;
 /// Value of a free place in [`COMMAND_FDS`].
 const NO_FD: i32 = -1;
 
@@ -43,6 +51,7 @@ static COMMAND_FDS_USED: AtomicUsize = AtomicUsize::new(0);
 
 /// What the slots held before.
 static NEXT_WRITE: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
+static NEXT_READ: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
 static NEXT_IOCTL: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
 
 thread_local! {
@@ -90,7 +99,8 @@ fn is_ours(fd: c_int) -> bool {
 /// # Safety
 /// The object is loaded and stays so.
 pub(super) unsafe fn install(object: &Object) {
-    let hooks: [(&CStr, *mut c_void, &AtomicPtr<c_void>); 2] = [
+    let hooks: [(&CStr, *mut c_void, &AtomicPtr<c_void>); 3] = [
+        (c"read", hooked_read as Read as *mut c_void, &NEXT_READ),
         (c"write", hooked_write as Write as *mut c_void, &NEXT_WRITE),
         (c"ioctl", hooked_ioctl as Ioctl as *mut c_void, &NEXT_IOCTL),
     ];
@@ -156,6 +166,60 @@ fn pass_on<T>(
     result
 }
 
+unsafe extern "C-unwind" {
+    /// A cancellation point: a thread that is cancelled here unwinds through the caller, which must own nothing then.
+    #[link_name = "read"]
+    fn read_or_cancel(fd: c_int, bytes: *mut c_void, count: usize) -> isize;
+    fn pthread_testcancel();
+}
+
+/// The thread may be cancelled in here, as in the read that the program thinks it is: nothing in this function's own frame
+/// needs to be cleaned up.
+unsafe extern "C-unwind" fn hooked_read(fd: c_int, bytes: *mut c_void, count: usize) -> isize {
+    if count == EVENT_BYTES {
+        loop {
+            match guarded(Wait::Over, || wait_for_event(fd)) {
+                Wait::Over => break,
+                // SAFETY: takes no arguments; see above.
+                Wait::GoesOn => unsafe { pthread_testcancel() },
+                Wait::Interrupted => {
+                    set_errno(libc::EINTR);
+                    return -1;
+                }
+            }
+        }
+    }
+    // SAFETY: the arguments are those of the caller; the pointer came out of a slot for `read`.
+    unsafe {
+        pass_on(
+            &NEXT_READ,
+            |next| std::mem::transmute::<*mut c_void, Read>(next)(fd, bytes, count),
+            || read_or_cancel(fd, bytes, count),
+        )
+    }
+}
+
+/// How far a thread is that waits before it reads.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Wait {
+    /// Read now.
+    Over,
+    /// Nothing yet: wait again.
+    GoesOn,
+    /// By a signal that ends such a read.
+    Interrupted,
+}
+
+fn wait_for_event(fd: c_int) -> Wait {
+    let held = Held::enter();
+    let driven = channel::drive(fd, &|| held.waiting() != Waiting::Nothing);
+    match (held.waiting(), driven) {
+        (Waiting::Interrupting, _) => Wait::Interrupted,
+        (_, Driven::Read) => Wait::Over,
+        (_, Driven::Again) => Wait::GoesOn,
+    }
+}
+
 unsafe extern "C" fn hooked_write(fd: c_int, bytes: *const c_void, count: usize) -> isize {
     if !is_ours(fd) {
         // SAFETY: the arguments are those of the caller; the pointer came out of a slot for `write`.
@@ -196,7 +260,7 @@ unsafe fn answer(command: &Command) -> Result<(), c_int> {
     if command.response == 0 {
         return Err(libc::EFAULT);
     }
-    let fd = verbs::channel::create().map_err(|error| errno_of(&error))?;
+    let fd = channel::create().map_err(|error| errno_of(&error))?;
     // SAFETY: the response of this command begins with the descriptor, 32 bits wide, in memory of libibverbs.
     unsafe { (command.response as *mut i32).write_unaligned(fd) };
     Ok(())

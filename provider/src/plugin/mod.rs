@@ -25,6 +25,7 @@ mod ops_memory;
 mod ops_qp;
 mod ops_verbs;
 mod register;
+mod signals;
 
 pub(crate) use op_tables::SERVED;
 

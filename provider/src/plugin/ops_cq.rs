@@ -55,6 +55,9 @@ pub(super) unsafe extern "C" fn create_cq(
         }
         // SAFETY: the program passes a channel of this context or NULL.
         let known = unsafe { channel_of(context, channel)? };
+        if let Some(channel) = &known {
+            channel.attach(opened);
+        }
         let cq = Arc::new(Cq::new(i64::from(entries), known, &opened.events)?);
         // SAFETY: zero is a valid `ibv_cq` (pointers, numbers, a mutex and a condition at rest).
         let mut ibv: ibv_cq = unsafe { std::mem::zeroed() };

@@ -18,12 +18,13 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixDatagram;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
 
-use crate::engine;
+use super::context::Context;
+use crate::engine::{self, Driven};
 use crate::plugin::descriptors;
 
 /// Bytes of the longest record (`struct ib_uverbs_async_event_desc`).
@@ -144,6 +145,8 @@ pub struct Identity {
 pub struct Channel {
     pipe: EventPipe<8>,
     identity: Identity,
+    /// Whose completion queues send their events here.
+    context: OnceLock<Weak<Context>>,
 }
 
 impl Channel {
@@ -156,7 +159,14 @@ impl Channel {
                 device: metadata.dev(),
                 inode: metadata.ino(),
             },
+            context: OnceLock::new(),
         })
+    }
+
+    /// A completion queue of `context` sends its events here.
+    pub fn attach(&self, context: &Arc<Context>) {
+        // A channel belongs to one context: later calls say the same.
+        self.context.get_or_init(|| Arc::downgrade(context));
     }
 
     /// Sends the event of the completion queue whose `ibv_cq` has this address.
@@ -221,6 +231,21 @@ pub fn find(descriptor: RawFd) -> Option<Arc<Channel>> {
     of_number
         .find(|known| known.channel.identity == identity)
         .map(|known| Arc::clone(&known.channel))
+}
+
+/// libibverbs is about to read from `descriptor`, whatever that is: if it is a channel's, and reading would block, this
+/// thread may do the engine's work until there is an event. See [`crate::engine::Engine::drive`].
+pub fn drive(descriptor: RawFd, is_wanted: &dyn Fn() -> bool) -> Driven {
+    let Some(channel) = find(descriptor) else {
+        return Driven::Read;
+    };
+    let context = channel.context.get().and_then(Weak::upgrade);
+    match context {
+        Some(context) if !channel.pipe.is_inherited() && descriptors::blocks(descriptor) => {
+            context.drive(channel.pipe.reader(), is_wanted)
+        }
+        _ => Driven::Read,
+    }
 }
 
 #[cfg(test)]

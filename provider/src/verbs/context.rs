@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -19,7 +19,7 @@ use super::mr_memory::MrTable;
 use super::qp::{Qp, QpParts};
 use super::qp_modify::{self, Transport};
 use crate::device::Device;
-use crate::engine::Engine;
+use crate::engine::{Driven, Engine};
 
 /// Kinds of asynchronous events that this device raises, with the numbers of `enum ibv_event_type`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -161,6 +161,12 @@ impl Context {
         if let Some(engine) = self.engine() {
             engine.armed();
         }
+    }
+
+    /// The program is about to block until `event` is readable: see [`Engine::drive`].
+    pub fn drive(&self, event: BorrowedFd<'_>, is_wanted: &dyn Fn() -> bool) -> Driven {
+        self.engine()
+            .map_or(Driven::Read, |engine| engine.drive(event, is_wanted))
     }
 
     /// EIO in a child process whose parent had queue pairs when it forked: nothing that is posted here would ever

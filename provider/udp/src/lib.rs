@@ -25,7 +25,7 @@ mod split;
 pub use config::{Config, PortChoice};
 pub use errors::{ErrorOrigin, MAX_ERRORS_PER_CALL, PeerError};
 pub use explained::{errno_of, explain};
-pub use poller::{Poller, Ready, Wakened, Waker, prepare_background_thread};
+pub use poller::{Poller, Ready, Wakened, Waker, is_readable, prepare_background_thread};
 pub use recv::{BUFFER_BYTES, Ecn, MAX_MESSAGES, Received, RecvBatch};
 pub use send::{
     IoVec, MAX_TRAIN_BYTES, MAX_TRAIN_IOVECS, MAX_TRAIN_SEGMENTS, SendError, SendFailure,

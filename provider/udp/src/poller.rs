@@ -1,5 +1,6 @@
 //! Sleeping until packets, ICMP errors or a wake-up arrive: epoll over all sockets, and an eventfd to wake it.
-//! Used by the background thread of the engine only; a thread that polls does not come here.
+//! Used by the background thread of the engine, and ([`Sockets::wait_or`]) by a thread of the application that blocks until
+//! there is an event; a thread that polls does not come here.
 
 use crate::sockets::{LocalIndex, MAX_LOCALS, Sockets, SourceSlot};
 use std::io;
@@ -272,6 +273,25 @@ impl Poller {
     pub fn fd(&self) -> RawFd {
         self.epoll.as_raw_fd()
     }
+}
+
+impl Sockets {
+    /// Sleeps until packets arrive at any local address, until `other` is readable, `timeout` is over or a signal arrives.
+    /// True if `other` is readable. For a thread that does the engine's work while it waits for something else.
+    pub fn wait_or(&self, other: BorrowedFd<'_>, timeout: Duration) -> bool {
+        // ppoll skips negative descriptors.
+        let mut fds = [-1; MAX_LOCALS + 1];
+        fds[0] = other.as_raw_fd();
+        for (fd, local) in fds[1..].iter_mut().zip(&self.locals) {
+            *fd = local.receive.as_raw_fd();
+        }
+        wait_readable(fds, Some(timeout))[0]
+    }
+}
+
+/// Whether `fd` can be read without waiting.
+pub fn is_readable(fd: BorrowedFd<'_>) -> bool {
+    wait_readable([fd.as_raw_fd()], Some(Duration::ZERO))[0]
 }
 
 /// Sleeps until one of `fds` is readable, `timeout` is over or a signal arrives; says which are readable.

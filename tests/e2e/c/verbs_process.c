@@ -4,41 +4,14 @@
  *   verbs_process [-d DEVICE] [TOPIC]
  *
  * Each trial runs in a child of its own, which opens the device itself and has LIMIT_S. The last line is OK if all ended well. */
-#include "verbs_expect.h"
+#include "verbs_trial.h"
 #include <limits.h>
 #include <pthread.h>
 #include <sys/resource.h>
-#include <sys/wait.h>
 
-enum { LIMIT_S = 20, THREADS = 3, LARGE = 30000, WORKS = 0, FAILED_EXPECTATION = 3 };
+enum { THREADS = 3, LARGE = 30000 };
 
 static struct pair busy;
-
-/* Runs `body` in a child; it must end by itself with this status. */
-static void trial(const char *what, void (*body)(void), int wanted)
-{
-	int status = 0;
-	double end = now_s() + LIMIT_S;
-
-	fflush(stdout);
-	pid_t child = fork();
-	CHECK(child >= 0, "fork: %m");
-	if (!child) {
-		failures = 0;
-		body();
-		fflush(stdout);
-		_exit(failures ? FAILED_EXPECTATION : WORKS);
-	}
-	while (!waitpid(child, &status, WNOHANG)) {
-		if (now_s() > end) {
-			kill(child, SIGKILL);
-			waitpid(child, &status, 0);
-			return fail("%s: still running after %d s", what, LIMIT_S);
-		}
-		usleep(5000);
-	}
-	EXPECT(WIFEXITED(status) && WEXITSTATUS(status) == wanted, "%s: expected exit status %d, got wait status %#x", what, wanted, status);
-}
 
 static int read_large(struct ibv_qp *qp, uint64_t id)
 {
@@ -241,25 +214,5 @@ static const struct topic topics[] = {
 
 int main(int argc, char **argv)
 {
-	int c;
-
-	while ((c = getopt(argc, argv, "d:")) > 0) {
-		if (c != 'd')
-			return 2;
-		device = optarg;
-	}
-	setvbuf(stdout, NULL, _IOLBF, 0);
-	for (size_t i = 0; i < COUNT(topics); i++) {
-		double start = now_s();
-		int before = failures;
-
-		if (optind < argc && strcmp(argv[optind], topics[i].name))
-			continue;
-		topic = topics[i].name;
-		topics[i].run();
-		printf("%-20s %s, %.0f ms\n", topic, failures == before ? "ok" : "FAILED", (now_s() - start) * 1e3);
-	}
-	CHECK(!failures, "%d expectations", failures);
-	puts("OK");
-	return 0;
+	return run_trials(argc, argv, topics, COUNT(topics));
 }

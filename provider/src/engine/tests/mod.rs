@@ -3,6 +3,7 @@
 
 mod asked;
 mod measurements;
+mod reader;
 
 use super::*;
 use crate::device::{Device, Gid};

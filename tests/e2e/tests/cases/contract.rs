@@ -29,11 +29,12 @@ const RUNS: &[(&str, u64, bool)] = &[
 ];
 
 /// Name and program of the cases in which a process talks to itself.
-const IN_ONE_PROCESS: [(&str, &str); 4] = [
+const IN_ONE_PROCESS: [(&str, &str); 5] = [
     ("verbs", "verbs_contract"),
     ("events", "verbs_events"),
     ("threads", "verbs_threads"),
     ("processes", "verbs_process"),
+    ("waiting", "verbs_waiting"),
 ];
 
 /// The cases of this file.
