@@ -16,7 +16,6 @@ use metaroce_udp::is_readable;
 use parking_lot::Mutex;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::ThreadId;
 
 /// Two reads of one thread that begin in so short a time are a row.
 const READ_GAP_NS: u64 = 500_000;
@@ -42,10 +41,23 @@ pub enum Driven {
     Again,
 }
 
+/// Tells a thread from all others that live. The standard library's `ThreadId` allocates in a thread that it did not make.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct ThreadMark(usize);
+
+impl ThreadMark {
+    fn of_caller() -> Self {
+        thread_local! {
+            static PLACE: u8 = const { 0 };
+        }
+        ThreadMark(PLACE.with(|place| std::ptr::from_ref(place).addr()))
+    }
+}
+
 /// How the application reads, as far as seen.
 #[derive(Debug)]
 struct Habit {
-    thread: Option<ThreadId>,
+    thread: ThreadMark,
     last_read: Time,
     /// Reads in a row.
     reads: u32,
@@ -60,7 +72,7 @@ struct Habit {
 impl Default for Habit {
     fn default() -> Self {
         Habit {
-            thread: None,
+            thread: ThreadMark(0),
             last_read: Time::ZERO,
             reads: 0,
             needed: FEWEST_READS,
@@ -72,9 +84,9 @@ impl Default for Habit {
 
 impl Habit {
     /// `thread` wants to read. True if it shall drive.
-    fn read(&mut self, now: Time, thread: ThreadId) -> bool {
-        let in_a_row = self.thread == Some(thread) && now.since_ns(self.last_read) <= READ_GAP_NS;
-        self.thread = Some(thread);
+    fn read(&mut self, now: Time, thread: ThreadMark) -> bool {
+        let in_a_row = self.thread == thread && now.since_ns(self.last_read) <= READ_GAP_NS;
+        self.thread = thread;
         self.last_read = now;
         self.reads = if in_a_row {
             self.reads.saturating_add(1)
@@ -170,7 +182,7 @@ impl Inner {
         if !self.presence.is_reading() {
             habit.ended();
         }
-        if !habit.read(self.clock.now(), std::thread::current().id()) {
+        if !habit.read(self.clock.now(), ThreadMark::of_caller()) {
             drop(habit);
             self.hand_over();
             return false;
@@ -245,7 +257,7 @@ mod tests {
     use super::*;
 
     fn rows(habit: &mut Habit, start_ns: u64, gap_ns: u64, count: u32) -> bool {
-        let thread = std::thread::current().id();
+        let thread = ThreadMark::of_caller();
         (0..u64::from(count)).fold(false, |_, index| {
             habit.read(Time::from_ns(start_ns + index * gap_ns), thread)
         })
@@ -267,10 +279,9 @@ mod tests {
     #[test]
     fn two_threads_in_turns_do_not_drive() {
         let mut habit = Habit::default();
-        let here = std::thread::current().id();
-        let there = std::thread::spawn(|| std::thread::current().id())
-            .join()
-            .unwrap();
+        let here = ThreadMark::of_caller();
+        let there = std::thread::spawn(ThreadMark::of_caller).join().unwrap();
+        assert_ne!(here, there);
         for round in 0..1000 {
             let thread = if round % 2 == 0 { here } else { there };
             assert!(!habit.read(Time::from_ns(round * 1000), thread));
