@@ -200,7 +200,7 @@ fn make_holes(
     Sampler::start(server.pid(), NIC).wait_flowing(FLOWS_WITHIN)?;
     let (began, end) = (Instant::now(), Duration::from_secs(seconds));
     let (mut last, mut made) = (0, 0);
-    while made < LEAST_HOLES || HOLE_EVERY * made + lasts <= end {
+    while made < LEAST_HOLES || began.elapsed().max(HOLE_EVERY * made) + lasts <= end {
         client.run_on((HOLE_EVERY * made).saturating_sub(began.elapsed()))?;
         let eligible = |plane| plane >= first && plane != last;
         let strike = Death::BlackHole.strike(fabric, client, lasts, eligible)?;
