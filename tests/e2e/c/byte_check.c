@@ -1,7 +1,10 @@
 /* Byte checker: a random mix of all RC operations between two processes over stock libibverbs; every byte, every
  * field of every completion and the order are checked.
  *
- *   byte_check -d DEVICE [-s SERVER_IP] [-p TCP_PORT] [-q QPS] [-t SECONDS] [-r SEED] [-m MAX_BYTES] [-e]
+ *   byte_check -d DEVICE[,DEVICE…] [-s SERVER_IP] [-p TCP_PORT] [-q QPS] [-t SECONDS] [-r SEED] [-m MAX_BYTES] [-e]
+ *
+ * With several devices the queue pairs go round them, and each device has a completion queue of its own. SIGUSR1, sent to
+ * both sides, ends the run before its time.
  *
  * Both sides derive the same plan from the seed: for every queue pair, direction and round the operations, their
  * sizes, offsets and scatter lists. The requester posts a whole round at once. Completions promise that the bytes
@@ -10,9 +13,10 @@
  * promises that all earlier WRITEs of its queue pair are in place: the target looks at them at that very moment. */
 #include "verbs_util.h"
 #include <getopt.h>
+#include <signal.h>
 
 enum {
-	MAX_QPS = 128, MAX_OPS = 32, MAX_SGE = 30, SEND_WR = 64, RECV_WR = 64, INLINE_MAX = 200,
+	MAX_QPS = 128, MAX_DEVICES = 8, MAX_OPS = 32, MAX_SGE = 30, SEND_WR = 64, RECV_WR = 64, INLINE_MAX = 200,
 	ATOMIC_WORDS = 32, READ_SOURCE = 1 << 20, GUARD = 64,
 };
 
@@ -50,7 +54,10 @@ struct flow {
 	uint64_t atomic[ATOMIC_WORDS];
 };
 
+struct device { struct ibv_context *context; struct ibv_pd *pd; struct ibv_comp_channel *channel; struct ibv_cq *cq; };
+
 struct qp {
+	struct device *device;
 	struct ibv_qp *qp;
 	struct ibv_mr *send_mr, *target_mr, *read_mr, *atomic_mr;
 	uint8_t *send_buffer, *target_buffer, *read_buffer;
@@ -71,12 +78,12 @@ struct message { uint32_t type, qp, round, pad; };
 enum { M_DONE = 1, M_OK, M_END };
 
 static struct qp qps[MAX_QPS];
-static struct ibv_cq *cq;
-static struct ibv_comp_channel *channel;
-static int nqp = 8, tcp, side;
+static struct device devices[MAX_DEVICES];
+static int nqp = 8, ndevice, tcp, side;
 static uint64_t base_seed = 1, buffer_bytes, max_bytes = 8 << 20;
 static double seconds = 10, deadline, last_progress;
 static bool use_events, we_end, peer_ends;
+static volatile sig_atomic_t told;
 static uint64_t count[KINDS], total_bytes, rounds, unsignaled;
 
 static uint64_t mix(uint64_t x)
@@ -425,17 +432,14 @@ static void on_message(const struct message *m)
 			receives += consumes_receive(&x->in.plan.op[i]);
 			seen += consumes_receive(&x->in.plan.op[i]) && i < x->in.next_recv;
 		}
-		x->in.expected_recv = receives - seen;
-		if (x->in.expected_recv)
-			return;		/* finished by finish_round() when they are in */
-		x->in.expected_recv = -1;
+		x->in.expected_recv = receives > seen ? receives - seen : -1;	/* finish_rounds() goes on when they are in */
 		return;
 	}
 	case M_OK:
 		CHECK(!x->out.active && x->out.round == m->round, "OK for round %u in round %u", m->round, x->out.round);
 		rounds++;
 		x->out.round++;
-		if (now_s() < deadline)
+		if (now_s() < deadline && !told)
 			start_round(m->qp);
 		else
 			x->out.round = UINT32_MAX;
@@ -472,22 +476,23 @@ static void finish_rounds(void)
 	}
 }
 
-static int qp_index(uint32_t qpn)
+/* Only within a device do numbers tell queue pairs apart. */
+static int qp_index(const struct device *device, uint32_t qpn)
 {
 	for (int q = 0; q < nqp; q++)
-		if (qps[q].qp->qp_num == qpn)
+		if (qps[q].device == device && qps[q].qp->qp_num == qpn)
 			return q;
 	die("completion with unknown qp_num %u", qpn);
 }
 
-static bool poll_completions(void)
+static bool poll_device(const struct device *device)
 {
 	struct ibv_wc wc[16];
-	int n = ibv_poll_cq(cq, 16, wc);
+	int n = ibv_poll_cq(device->cq, 16, wc);
 
 	CHECK(n >= 0, "ibv_poll_cq: %d", n);
 	for (int i = 0; i < n; i++) {
-		int q = qp_index(wc[i].qp_num);
+		int q = qp_index(device, wc[i].qp_num);
 
 		CHECK(!wc[i].status, "completion error %s (vendor_err %u), qp %d wr_id %lx", ibv_wc_status_str(wc[i].status), wc[i].vendor_err, q, wc[i].wr_id);
 		if (wc[i].opcode & IBV_WC_RECV)
@@ -498,6 +503,15 @@ static bool poll_completions(void)
 	if (n)
 		last_progress = now_s();
 	return n > 0;
+}
+
+static bool poll_completions(void)
+{
+	bool any = false;
+
+	for (int d = 0; d < ndevice; d++)
+		any |= poll_device(&devices[d]);
+	return any;
 }
 
 static void read_messages(void)
@@ -516,18 +530,22 @@ static void read_messages(void)
 
 static void wait_for_news(void)
 {
-	struct pollfd p[2] = { { .fd = tcp, .events = POLLIN }, { .fd = channel->fd, .events = POLLIN } };
+	struct pollfd p[1 + MAX_DEVICES] = { { .fd = tcp, .events = POLLIN } };
 	struct ibv_cq *which;
 	void *context;
 
-	CHECK(!ibv_req_notify_cq(cq, 0), "ibv_req_notify_cq");
+	for (int d = 0; d < ndevice; d++) {
+		p[1 + d] = (struct pollfd){ .fd = devices[d].channel->fd, .events = POLLIN };
+		CHECK(!ibv_req_notify_cq(devices[d].cq, 0), "ibv_req_notify_cq");
+	}
 	if (poll_completions())
 		return;
-	poll(p, 2, 2);
-	if (p[1].revents) {
-		CHECK(!ibv_get_cq_event(channel, &which, &context) && which == cq && context == &cq, "ibv_get_cq_event");
-		ibv_ack_cq_events(cq, 1);
-	}
+	poll(p, 1 + ndevice, 2);
+	for (int d = 0; d < ndevice; d++)
+		if (p[1 + d].revents) {
+			CHECK(!ibv_get_cq_event(devices[d].channel, &which, &context) && which == devices[d].cq && context == &devices[d], "ibv_get_cq_event");
+			ibv_ack_cq_events(devices[d].cq, 1);
+		}
 }
 
 static void report_stall(void)
@@ -538,8 +556,11 @@ static void report_stall(void)
 	die("STALLED: no progress for 30 s");
 }
 
+static void end_it(int signal) { told = signal; }
+
 static void run(void)
 {
+	signal(SIGUSR1, end_it);
 	last_progress = now_s();
 	deadline = last_progress + seconds;
 	for (int q = 0; q < nqp; q++)
@@ -574,11 +595,29 @@ static struct ibv_mr *reg(struct ibv_pd *pd, int q, void *p, uint64_t n, uint64_
 	return mr;
 }
 
-static void create(struct ibv_pd *pd, int q)
+static void open_device(const char *name)
+{
+	CHECK(ndevice < MAX_DEVICES, "more than %d devices", MAX_DEVICES);
+	struct device *x = &devices[ndevice++];
+
+	x->context = open_named(name);
+	x->pd = ibv_alloc_pd(x->context);
+	CHECK(x->pd, "ibv_alloc_pd: %m");
+	x->channel = ibv_create_comp_channel(x->context);
+	CHECK(x->channel, "ibv_create_comp_channel: %m");
+	x->cq = ibv_create_cq(x->context, nqp * (SEND_WR + RECV_WR), x, x->channel, 0);
+	CHECK(x->cq, "ibv_create_cq: %m");
+}
+
+static void create(int q)
 {
 	struct qp *x = &qps[q];
+	struct ibv_pd *pd;
 
-	x->qp = qp_create(pd, cq, (struct ibv_qp_cap){ .max_send_wr = SEND_WR, .max_recv_wr = RECV_WR, .max_send_sge = MAX_SGE,
+	x->device = &devices[q % ndevice];
+	pd = x->device->pd;
+
+	x->qp = qp_create(pd, x->device->cq, (struct ibv_qp_cap){ .max_send_wr = SEND_WR, .max_recv_wr = RECV_WR, .max_send_sge = MAX_SGE,
 		.max_recv_sge = MAX_SGE, .max_inline_data = INLINE_MAX }, false);
 	x->send_buffer = memory(buffer_bytes + 4096);
 	x->target_buffer = memory(buffer_bytes + 4096);
@@ -615,12 +654,13 @@ static void exchange(int q)
 
 int main(int argc, char **argv)
 {
-	const char *device = "metaroce0", *server = NULL, *port = "18600";
+	char one[] = "metaroce0", *names = one;
+	const char *server = NULL, *port = "18600";
 	int c;
 
 	while ((c = getopt(argc, argv, "d:s:p:q:t:r:m:e")) > 0)
 		switch (c) {
-		case 'd': device = optarg; break;
+		case 'd': names = optarg; break;
 		case 's': server = optarg; break;
 		case 'p': port = optarg; break;
 		case 'q': nqp = atoi(optarg); break;
@@ -636,15 +676,11 @@ int main(int argc, char **argv)
 	side = server != NULL;
 	tcp = server ? tcp_connect(server, port) : tcp_accept(tcp_listen(port));
 
-	struct ibv_context *context = open_named(device);
-	struct ibv_pd *pd = ibv_alloc_pd(context);
-	CHECK(pd, "ibv_alloc_pd: %m");
-	channel = ibv_create_comp_channel(context);
-	CHECK(channel, "ibv_create_comp_channel: %m");
-	cq = ibv_create_cq(context, nqp * (SEND_WR + RECV_WR), &cq, channel, 0);
-	CHECK(cq, "ibv_create_cq: %m");
+	for (char *name = strtok(names, ","); name; name = strtok(NULL, ","))
+		open_device(name);
+	CHECK(ndevice, "-d: no device");
 	for (int q = 0; q < nqp; q++)
-		create(pd, q);
+		create(q);
 	for (int q = 0; q < nqp; q++)
 		exchange(q);
 	run();
@@ -653,7 +689,9 @@ int main(int argc, char **argv)
 		CHECK(!ibv_dereg_mr(qps[q].send_mr) && !ibv_dereg_mr(qps[q].target_mr) && !ibv_dereg_mr(qps[q].read_mr) &&
 		      !ibv_dereg_mr(qps[q].atomic_mr), "ibv_dereg_mr");
 	}
-	CHECK(!ibv_destroy_cq(cq) && !ibv_destroy_comp_channel(channel) && !ibv_dealloc_pd(pd) && !ibv_close_device(context), "clean-up");
+	for (struct device *x = devices; x < devices + ndevice; x++)
+		CHECK(!ibv_destroy_cq(x->cq) && !ibv_destroy_comp_channel(x->channel) && !ibv_dealloc_pd(x->pd) &&
+		      !ibv_close_device(x->context), "clean-up");
 	printf("rounds %lu, bytes %lu, unsignaled %lu,", rounds, total_bytes, unsignaled);
 	for (int k = 0; k < KINDS; k++)
 		printf(" %s %lu", kind_name[k], count[k]);

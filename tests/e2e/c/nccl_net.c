@@ -1,7 +1,8 @@
 /* Drives the unmodified IB transport inside an NCCL library with host memory: no GPU, no CUDA, no NCCL source.
  *
- *   nccl_net LIBNCCL loop|server|client [HOST [TCP_PORT [COMMS [MAX_BYTES [ITERATIONS]]]]]
+ *   nccl_net LIBNCCL loop|server|client [HOST [TCP_PORT [COMMS [MAX_BYTES [ITERATIONS [told]]]]]]
  *
+ * With `told` on both sides, transfers of MAX_BYTES follow until the sender is told to end by SIGUSR1.
  * The transport is the table `ncclNetIb`, a file-local object: its address is read from the library's .symtab, which
  * the wheels on PyPI keep. The table's layout follows from ncclGetVersion. Every byte of every transfer is compared.
  * Exit status: 0 and last line OK; 2 usage or library, 3 a call failed, 4 no init, 5 no device, 6 connect timeout,
@@ -10,6 +11,7 @@
 #include <dlfcn.h>
 #include <elf.h>
 #include <link.h>
+#include <signal.h>
 #include <sys/stat.h>
 
 enum { MAX_COMMS = 16, HANDLE_BYTES = 128, TAG = 7, TIMEOUT_S = 60, FILL = 0xee };
@@ -37,7 +39,8 @@ struct net {
 static const struct net *net;
 static int version;			/* of the table */
 static void *net_context;
-static bool sends, receives;
+static bool sends, receives, until_told, may_end;
+static volatile sig_atomic_t told;
 static int comms = 1, iterations = 50;
 static size_t max_bytes = 4 << 20;
 static void *send_comm[MAX_COMMS], *recv_comm[MAX_COMMS], *listen_comm[MAX_COMMS], *send_mr[MAX_COMMS], *recv_mr[MAX_COMMS];
@@ -209,17 +212,18 @@ static void register_all(void)
 	}
 }
 
-/* One transfer on every communicator at once. */
-static void transfer(size_t bytes, int number)
+/* One transfer of `bytes` on every communicator at once, for which receivers have `room`. If it `may_end` here, it may be of
+ * nothing instead, which the receiving side cannot know before. Returns what was received. */
+static size_t transfer(size_t bytes, size_t room, int number)
 {
 	void *send_request[MAX_COMMS] = { 0 }, *recv_request[MAX_COMMS] = { 0 };
-	int sent[MAX_COMMS] = { 0 }, received[MAX_COMMS] = { 0 }, left, size;
+	int sent[MAX_COMMS] = { 0 }, received[MAX_COMMS] = { 0 }, left, size, got[MAX_COMMS] = { 0 };
 	double start = now_s();
 
 	for (int i = 0; i < comms; i++) {
 		if (receives) {
-			memset(recv_buffer[i], FILL, bytes + 1);
-			CALL(start_recv(i, bytes, &recv_request[i]));
+			memset(recv_buffer[i], FILL, room + 1);
+			CALL(start_recv(i, room, &recv_request[i]));
 			if (!recv_request[i])
 				quit(7, "irecv gave no request");
 		}
@@ -237,10 +241,10 @@ static void transfer(size_t bytes, int number)
 				left += !sent[i];
 			}
 			if (receives && !received[i]) {
-				size = -1;
-				CALL(net->test(recv_request[i], &received[i], &size));
-				if (received[i] && size != (int)bytes)
-					quit(8, "size %d instead of %zu", size, bytes);
+				got[i] = -1;
+				CALL(net->test(recv_request[i], &received[i], &got[i]));
+				if (received[i] && got[i] != (int)bytes && (got[i] || sends || !may_end))
+					quit(8, "size %d instead of %zu", got[i], bytes);
 				left += !received[i];
 			}
 		}
@@ -248,10 +252,33 @@ static void transfer(size_t bytes, int number)
 			quit(9, "transfer of %zu bytes not done within %d s", bytes, TIMEOUT_S);
 	} while (left);
 	for (int i = 0; receives && i < comms; i++) {
-		pattern(expected, bytes, number * 17 + i);
-		if (memcmp(expected, recv_buffer[i], bytes) || recv_buffer[i][bytes] != FILL)
-			quit(10, "wrong byte in a transfer of %zu bytes on comm %d", bytes, i);
+		pattern(expected, got[i], number * 17 + i);
+		if (memcmp(expected, recv_buffer[i], got[i]) || recv_buffer[i][got[i]] != FILL)
+			quit(10, "wrong byte in a transfer of %d bytes on comm %d", got[i], i);
 	}
+	return got[comms - 1];
+}
+
+static void end_it(int signal)
+{
+	(void)signal;
+	told = true;
+}
+
+/* The sender ends it with a transfer of nothing, by which the other side knows. */
+static int transfer_until_told(int number)
+{
+	int first = number;
+
+	may_end = true;
+	signal(SIGUSR1, end_it);
+	puts("transferring until told");
+	for (bool end = false; !end; number++) {
+		size_t bytes = sends && told ? 0 : max_bytes, got = transfer(bytes, max_bytes, number);
+
+		end = sends ? !bytes : !got;
+	}
+	return number - first;
 }
 
 static void transfer_all(void)
@@ -262,9 +289,15 @@ static void transfer_all(void)
 
 	for (size_t bytes = 0; bytes <= max_bytes; bytes = bytes ? bytes * 8 + (bytes < 64) : 1)
 		for (int k = 0; k < (bytes > 1 << 20 ? iterations / 10 + 1 : iterations); k++, number++) {
-			transfer(bytes, number);
+			transfer(bytes, bytes, number);
 			total += bytes * comms;
 		}
+	if (until_told) {
+		int more = transfer_until_told(number);
+
+		number += more;
+		total += (more - 1) * max_bytes * comms;
+	}
 	double s = now_s() - start;
 	printf("%d transfers on %d comm(s), %.1f MB verified in %.2f s (%.1f MB/s)\n", number, comms, total / 1e6, s, total / 1e6 / s);
 }
@@ -293,11 +326,12 @@ int main(int argc, char **argv)
 
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	if (argc < 3)
-		quit(2, "usage: nccl_net LIBNCCL loop|server|client [HOST [TCP_PORT [COMMS [MAX_BYTES [ITERATIONS]]]]]");
+		quit(2, "usage: nccl_net LIBNCCL loop|server|client [HOST [TCP_PORT [COMMS [MAX_BYTES [ITERATIONS [told]]]]]]");
 	const char *host = argc > 3 ? argv[3] : "127.0.0.1", *port = argc > 4 ? argv[4] : "18630";
 	comms = argc > 5 ? atoi(argv[5]) : comms;
 	max_bytes = argc > 6 ? strtoull(argv[6], NULL, 0) : max_bytes;
 	iterations = argc > 7 ? atoi(argv[7]) : iterations;
+	until_told = argc > 8 && !strcmp(argv[8], "told");
 	if (comms < 1 || comms > MAX_COMMS)
 		quit(2, "COMMS is 1…%d", MAX_COMMS);
 	sends = strcmp(argv[2], "server");

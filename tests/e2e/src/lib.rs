@@ -20,6 +20,8 @@ pub mod packages;
 pub mod pair;
 pub mod process;
 pub mod program;
+pub mod statistics;
+pub mod throughput;
 pub mod tool;
 
 pub use artefacts::Artefacts;
@@ -27,3 +29,4 @@ pub use fabric::{Fabric, Host, Topology};
 pub use pair::{Pair, PairOutcome};
 pub use process::{Outcome, Proc};
 pub use program::Program;
+pub use statistics::Statistics;

@@ -57,12 +57,12 @@ impl Pair {
     /// As [`Pair::run`], and what `disturb` answers.
     pub fn run_disturbed(
         self,
-        disturb: impl FnOnce(&Proc, &Proc) -> Result<()>,
+        disturb: impl FnOnce(&mut Proc, &mut Proc) -> Result<()>,
     ) -> Result<PairOutcome> {
         let mut server = self.server.spawn()?;
         server.wait_listening(self.port, LISTENS_WITHIN)?;
-        let client = self.client.spawn()?;
-        disturb(&server, &client)?;
+        let mut client = self.client.spawn()?;
+        disturb(&mut server, &mut client)?;
         let client = client.wait()?;
         let server = if client.succeeded() {
             server.wait()?

@@ -229,6 +229,19 @@ impl Proc {
         })
     }
 
+    /// Lets it run for `time`.
+    ///
+    /// # Errors
+    /// It ended before or reached its limit, or the user interrupted.
+    pub fn run_on(&mut self, time: Duration) -> Result<()> {
+        let until = self.started.elapsed() + time;
+        let ended = self.wait_while(until.min(self.limit), |_| true)?;
+        if ended || self.started.elapsed() < until {
+            bail!("{}: it should still run:\n{}", self.name, self.describe());
+        }
+        Ok(())
+    }
+
     /// Waits for the end while `going` holds, until `limit` after the start; whether it ended.
     fn wait_while(&mut self, limit: Duration, going: impl Fn(&Self) -> bool) -> Result<bool> {
         loop {

@@ -19,7 +19,8 @@ use serde_json::Value;
 use super::host::Host;
 use super::state::State;
 use super::topology::{Port, far_end, near_end};
-use super::{arrival, impair};
+use super::{arrival, impair, namespace};
+use crate::throughput::received_bytes;
 use crate::tool;
 
 /// What went one way on one plane.
@@ -196,6 +197,25 @@ pub(super) fn read(state: &State) -> Result<Counters> {
         planes.push(counters);
     }
     Ok(Counters { planes })
+}
+
+/// Bytes that came in on each plane, for all hosts together, those that a black hole then swallowed included.
+pub(super) fn arrived_bytes(state: &State) -> Result<Vec<u64>> {
+    let (name, shape) = (state.name.as_str(), state.shape());
+    let mut planes = vec![0; usize::from(shape.planes())];
+    for host in shape.hosts() {
+        let first = near_end(name, shape, host, 1);
+        // thread-self: the namespace is entered by a thread, not by this process.
+        let table = namespace::inside(&first.namespace, || {
+            std::fs::read_to_string("/proc/thread-self/net/dev")
+        })??;
+        for (plane, bytes) in (1..).zip(&mut planes) {
+            let device = near_end(name, shape, host, plane).device;
+            let more = received_bytes(&table, &device);
+            *bytes += more.with_context(|| format!("the kernel does not count {device}"))?;
+        }
+    }
+    Ok(planes)
 }
 
 /// What leaves at one port and comes in at the other.

@@ -210,6 +210,15 @@ impl Fabric {
         counters::read(&self.state)
     }
 
+    /// Bytes that came in on each plane so far, for all hosts together and as their devices count them: what a black
+    /// hole swallows is in it. Unlike [`Fabric::counters`] this starts no programs, so it can be looked at all the time.
+    ///
+    /// # Errors
+    /// A namespace is gone.
+    pub fn arrived_bytes(&self) -> Result<Vec<u64>> {
+        counters::arrived_bytes(&self.state)
+    }
+
     /// Sends a datagram from every host, around a ring and back, until one arrives: a link that came up this
     /// instant has no neighbour entry, maybe no carrier yet.
     fn wait_until_usable(&self) -> Result<()> {

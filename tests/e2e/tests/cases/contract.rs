@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use metaroce_e2e::fabric::LossRates;
 use metaroce_e2e::needs::Need;
-use metaroce_e2e::{Host, Outcome, PairOutcome, Program, c_program};
+use metaroce_e2e::{Fabric, Host, Outcome, PairOutcome, Proc, Program, c_program};
 
 use super::{Bench, Case, ON_DEVICE, next_port};
 
@@ -40,10 +40,7 @@ const IN_ONE_PROCESS: [(&str, &str); 5] = [
 /// The cases of this file.
 pub fn cases() -> Vec<Case> {
     let needs = [ON_DEVICE, &[Need::VerbsHeaders]].concat();
-    let seconds = std::env::var(SECONDS_VARIABLE)
-        .ok()
-        .and_then(|text| text.parse().ok())
-        .unwrap_or(SECONDS);
+    let seconds = check_seconds(SECONDS);
     let mut cases = Vec::new();
     for &(name, loss_ppm, events) in RUNS {
         let case = Case::new(format!("contract::bytes, {name}"), &needs, move |bench| {
@@ -73,11 +70,20 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
-/// Runs the byte checker between the two hosts; both sides must say OK.
+/// Seconds of each run of the byte checker: those that the user wants, or `usual`.
+pub fn check_seconds(usual: u64) -> u64 {
+    let wanted = std::env::var(SECONDS_VARIABLE).ok();
+    wanted.and_then(|text| text.parse().ok()).unwrap_or(usual)
+}
+
+/// Runs the byte checker between the two hosts, as `prepare` wants each side, and calls `disturb` with server and client
+/// meanwhile; both sides must say OK.
 pub fn byte_check(
     bench: &Bench,
-    fabric: &metaroce_e2e::Fabric,
+    fabric: &Fabric,
     arguments: &[String],
+    prepare: impl Fn(Program, Host) -> Program,
+    disturb: impl FnOnce(&mut Proc, &mut Proc) -> Result<()>,
 ) -> Result<PairOutcome> {
     let port = next_port();
     let server = Program::new(c_program::compile("byte_check")?)
@@ -86,7 +92,9 @@ pub fn byte_check(
     let client = server
         .clone()
         .args(["-s".to_owned(), Host::A.ipv4().to_string()]);
-    let outcome = bench.pair(fabric, server, client, port)?.success()?;
+    let (server, client) = (prepare(server, Host::A), prepare(client, Host::B));
+    let pair = bench.pair_to_run(fabric, server, client, port)?;
+    let outcome = pair.run_disturbed(disturb)?.success()?;
     for side in [&outcome.server, &outcome.client] {
         says_ok(side)?;
     }
@@ -107,7 +115,8 @@ fn check_bytes(bench: &Bench, seconds: u64, loss_ppm: u64, events: bool) -> Resu
         seconds.to_string(),
     ];
     arguments.extend(events.then(|| "-e".to_owned()));
-    let outcome = byte_check(bench, &fabric, &arguments)?;
+    let unchanged = |program, _| program;
+    let outcome = byte_check(bench, &fabric, &arguments, unchanged, |_, _| Ok(()))?;
     println!("{}", outcome.client.stdout.trim_end());
     if loss_ppm > 0 {
         let counts = fabric

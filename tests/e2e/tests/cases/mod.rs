@@ -13,6 +13,7 @@ mod multipath;
 mod nccl;
 mod perftest;
 mod pingpong;
+mod planes;
 mod plugin;
 mod scale;
 mod telemetry;
@@ -47,6 +48,7 @@ pub fn all() -> Vec<Case> {
         scale::cases(),
         telemetry::cases(),
         trouble::cases(),
+        planes::cases(),
     ]
     .into_iter()
     .flatten()

@@ -1,13 +1,14 @@
 //! NCCL's real IB transport, from its PyPI wheels, with host memory and every byte compared: one process, two processes,
-//! two hosts, several communicators, its own options, loss, a peer that is killed.
+//! two hosts, several communicators, its own options, loss, a peer that is killed, a plane that dies.
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use metaroce_e2e::fabric::{LossRates, NIC};
 use metaroce_e2e::needs::Need;
-use metaroce_e2e::{Fabric, Host, Pair, Program, c_program, nccl};
+use metaroce_e2e::{Fabric, Host, Pair, Program, Statistics, c_program, nccl};
 
+use super::planes::Death;
 use super::{Bench, Case, ON_DEVICE, next_port};
 
 /// A wheel.
@@ -101,6 +102,27 @@ const LIMIT: Duration = Duration::from_secs(240);
 /// More transfers of a size than a run makes before its peer is killed.
 const ENDLESS: &str = "1000000";
 
+/// How a plane dies in the midst of transfers, and the wheels that it is tried with.
+const DEATHS: &[(&str, Wheel, Death)] = &[
+    ("2.21.5, a plane is cut and mended", OLD, Death::Cut),
+    ("2.28.9, a plane is cut and mended", MIDDLE, Death::Cut),
+    ("2.32.3, a plane is cut and mended", NEW, Death::Cut),
+    (
+        "2.32.3, a plane is a black hole for a while",
+        NEW,
+        Death::BlackHole,
+    ),
+];
+
+/// How long it is dead.
+const DEAD_FOR: Duration = Duration::from_millis(1000);
+
+/// And then works again while the transfers go on.
+const WELL_FOR: Duration = Duration::from_millis(300);
+
+/// Transfers of each smaller size in these runs, which is not what they are about.
+const FEW: &str = "5";
+
 /// NCCL's queue pairs have a bound of 34 s; a dead process is noticed by other means.
 const NOTICED_WITHIN: Duration = Duration::from_secs(5);
 
@@ -125,6 +147,14 @@ pub fn cases() -> Vec<Case> {
         case("the peer is killed", killed),
     ];
     cases.extend(VARIANTS.iter().map(variant));
+    cases.extend(DEATHS.iter().map(|&(name, wheel, death)| {
+        let run = move |bench: &Bench| plane_dies(bench, wheel, death);
+        let case = Case::new(format!("nccl::{name}"), &needs, run).slow(LIMIT);
+        match death {
+            Death::BlackHole => case.needing(Need::Loss),
+            Death::Cut => case,
+        }
+    }));
     cases
 }
 
@@ -175,6 +205,47 @@ fn two_hosts(bench: &Bench, variant: &Variant) -> Result<()> {
         Ok::<_, anyhow::Error>(variant.environment.iter().fold(program, set))
     };
     both_ok(bench.pair(&fabric, program("server")?, program("client")?, port)?)
+}
+
+/// The plane that is used most dies in the midst of large transfers, each of which is compared, and comes back.
+fn plane_dies(bench: &Bench, wheel: Wheel, death: Death) -> Result<()> {
+    let fabric = bench.planes(4)?;
+    death.prepare(&fabric)?;
+    let statistics = Statistics::new()?;
+    let port = next_port();
+    let program = |mode| {
+        let program = driver(wheel, mode, port, 1)?.args([FEW, "told"]);
+        Ok::<_, anyhow::Error>(statistics.counted(program))
+    };
+    let pair = bench.pair_to_run(&fabric, program("server")?, program("client")?, port)?;
+    let outcome = pair.run_disturbed(|_, client| {
+        client.wait_output("transferring until told", LIMIT)?;
+        let strike = death.strike(&fabric, client, DEAD_FOR, |_| true)?;
+        client.run_on(WELL_FOR)?;
+        client.signal(libc::SIGUSR1);
+        println!(
+            "plane {}: {} bytes just before; bytes on all planes while it was dead: {:?}",
+            strike.plane, strike.used, strike.meanwhile
+        );
+        strike.check(&fabric, death)
+    })?;
+    let transfers = outcome
+        .client
+        .stdout
+        .lines()
+        .rev()
+        .nth(1)
+        .map(str::to_owned);
+    both_ok(outcome)?;
+    let moves = statistics.sum("moves").context("no statistics")?;
+    let failures = statistics.sum("qp_failures").context("no statistics")?;
+    println!("{moves} moves; {}", transfers.unwrap_or_default());
+    ensure!(failures == 0, "a queue pair failed");
+    // From a cut plane the leaves may take all away before the hosts notice anything.
+    if death == Death::BlackHole {
+        ensure!(moves > 0, "no path moved away from a black hole");
+    }
+    Ok(())
 }
 
 /// The receiver is killed in mid-transfer: the sender's transport must report it, not wait.

@@ -173,7 +173,7 @@ fn many_pairs(bench: &Bench) -> Result<()> {
 }
 
 /// A line of results has the message size first and only numbers behind it.
-fn is_result(line: &str) -> bool {
+pub fn is_result(line: &str) -> bool {
     let mut fields = line.split_whitespace().peekable();
     fields.peek().is_some() && fields.all(|field| field.parse::<f64>().is_ok())
 }

@@ -8,10 +8,10 @@ use anyhow::Result;
 use metaroce_e2e::fabric::{DEFAULT_MTU_BYTES, Fabric, NIC};
 use metaroce_e2e::needs::Need;
 use metaroce_e2e::process::Proc;
-use metaroce_e2e::{Host, Program, c_program, tool};
+use metaroce_e2e::{Host, tool};
 
-use super::contract::says_ok;
-use super::{Bench, Case, ON_DEVICE, next_port};
+use super::contract::byte_check;
+use super::{Bench, Case, ON_DEVICE};
 
 /// The byte checker transfers for so long …
 const SECONDS: u64 = 5;
@@ -89,25 +89,11 @@ fn transfer(
     trouble: impl FnOnce(&Fabric, &Proc, &Proc) -> Result<()>,
 ) -> Result<()> {
     let fabric = bench.direct()?;
-    let port = next_port();
-    let server = Program::new(c_program::compile("byte_check")?).args([
-        "-p".to_owned(),
-        port.to_string(),
-        "-t".to_owned(),
-        SECONDS.to_string(),
-    ]);
-    let client = server
-        .clone()
-        .args(["-s".to_owned(), Host::A.ipv4().to_string()]);
-    let outcome = bench
-        .pair_to_run(&fabric, server, client, port)?
-        .run_disturbed(|server, client| {
-            std::thread::sleep(BEFORE);
-            trouble(&fabric, server, client)
-        })?
-        .success()?;
-    for side in [&outcome.server, &outcome.client] {
-        says_ok(side)?;
-    }
-    Ok(())
+    let arguments = ["-t".to_owned(), SECONDS.to_string()];
+    let unchanged = |program, _| program;
+    byte_check(bench, &fabric, &arguments, unchanged, |server, client| {
+        std::thread::sleep(BEFORE);
+        trouble(&fabric, server, client)
+    })
+    .map(drop)
 }

@@ -3,12 +3,11 @@
 //! Servers run on host a, clients on host b; the data goes from b to a.
 
 use std::fs;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
-use metaroce_e2e::{Artefacts, Fabric, Host, Pair, PairOutcome, Program};
+use metaroce_e2e::{Artefacts, Fabric, Host, Pair, PairOutcome, Program, Statistics};
 use serde_json::Value;
 
 /// Set-up and tear-down that a run may take beyond its duration.
@@ -112,7 +111,7 @@ fn rdma_write(
     duration: Duration,
 ) -> Result<(f64, Option<u64>)> {
     let port = next_port();
-    let statistics = StatisticsFolder::new()?;
+    let statistics = Statistics::new()?;
     let server = Program::new("ib_write_bw")
         .args(["-F", "-d", "metaroce0", "--report_gbits", "-q", "1"])
         .args(["-s".to_owned(), MESSAGE_BYTES.to_string()])
@@ -123,10 +122,7 @@ fn rdma_write(
             port.to_string(),
         ])
         .under_metaroce(artefacts);
-    let client = server
-        .clone()
-        .args([Host::A.ipv4().to_string()])
-        .env("METAROCE_STATS", statistics.file_pattern());
+    let client = statistics.counted(server.clone().args([Host::A.ipv4().to_string()]));
     let outcome = run_pair(fabric, server, client, port, duration)?;
     let rate = perftest_gigabits(&outcome.client.stdout)
         .with_context(|| format!("no result: {}", outcome.client.describe()))?;
@@ -211,45 +207,6 @@ fn snmp_value(text: &str, table: &str, name: &str) -> Option<u64> {
     lines.next()?.split_whitespace().nth(column)?.parse().ok()
 }
 
-/// Where the provider leaves its counters when a program ends; removed on drop.
-struct StatisticsFolder(PathBuf);
-
-impl StatisticsFolder {
-    fn new() -> Result<Self> {
-        let folder = std::env::temp_dir().join(format!("metaroce-demo-{}", std::process::id()));
-        fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
-        Ok(Self(folder))
-    }
-
-    /// The provider puts the process number in place of %p.
-    fn file_pattern(&self) -> PathBuf {
-        self.0.join("%p.json")
-    }
-
-    /// Sum of a counter over all files; none if no file has it.
-    fn sum(&self, counter: &str) -> Option<u64> {
-        let files = fs::read_dir(&self.0).ok()?.flatten();
-        let texts: Vec<String> = files
-            .filter_map(|file| fs::read_to_string(file.path()).ok())
-            .collect();
-        let lines = texts.iter().flat_map(|text| text.lines());
-        let values: Vec<u64> = lines.filter_map(|line| counter_in(line, counter)).collect();
-        (!values.is_empty()).then(|| values.iter().sum())
-    }
-}
-
-impl Drop for StatisticsFolder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
-/// A counter of one engine, which is a line of a file.
-fn counter_in(line: &str, counter: &str) -> Option<u64> {
-    let value: Value = serde_json::from_str(line).ok()?;
-    value.get("counters")?.get(counter)?.as_u64()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -267,21 +224,5 @@ mod tests {
         let text = "Ip: A B\nIp: 1 2\nTcp: OutSegs RetransSegs\nTcp: 100 7\n";
         assert_eq!(snmp_value(text, "Tcp:", "RetransSegs"), Some(7));
         assert_eq!(snmp_value(text, "Tcp:", "NoSuch"), None);
-    }
-
-    #[test]
-    fn counters_of_all_engines_are_summed() {
-        let folder = StatisticsFolder::new().unwrap();
-        assert_eq!(folder.sum("retransmissions"), None);
-        let engine = |retransmissions| {
-            format!(
-                "{{\"device\": \"x\", \"counters\": {{\"retransmissions\": {retransmissions}}}}}\n"
-            )
-        };
-        fs::write(folder.0.join("1.json"), engine(1) + &engine(2)).unwrap();
-        fs::write(folder.0.join("2.json"), engine(4)).unwrap();
-        fs::write(folder.0.join("3.json"), "no JSON").unwrap();
-        assert_eq!(folder.sum("retransmissions"), Some(7));
-        assert_eq!(folder.sum("probes"), None);
     }
 }

@@ -82,6 +82,57 @@ fn an_answer_after_two_round_trips_decides_at_once() {
     assert_eq!(pair.ack().lost, 10);
 }
 
+/// A route dies, with a round trip so long that the least retransmission timeout plays no part, and timers that are a
+/// little late as they always are: the move finds a route that works, and what was lost is told by its time.
+#[test]
+fn a_move_that_was_answered_needs_no_retransmission_timeout() {
+    const LONG_RTT_NS: u64 = 4_000_000;
+    const LATE_NS: u64 = 50_000;
+    let mut pair = Pair::new();
+    for _ in 0..20 {
+        let flights = pair.send_many(8);
+        pair.pass(LONG_RTT_NS / 2);
+        pair.deliver_all(&flights);
+        let block = pair.block();
+        pair.pass(LONG_RTT_NS / 2);
+        pair.take(block);
+    }
+    let window = pair.tx.window().packets();
+    pair.send_many(10);
+    let late = |pair: &mut Pair| {
+        pair.now = pair.tx.poll_timeout().expect("no timer") + LATE_NS;
+        pair.tx.handle_timeout(pair.now)
+    };
+    for action in [
+        PathAction::Probe,
+        PathAction::Probe,
+        PathAction::MoveAndProbe,
+    ] {
+        assert_eq!(late(&mut pair), action);
+        if action == PathAction::Probe {
+            pair.send_bare(Bare::Probe);
+        }
+    }
+    pair.tx.move_to(pair.now);
+    let probe = pair.send_bare(Bare::Probe);
+    pair.pass(LONG_RTT_NS / 2);
+    pair.deliver(probe);
+    let block = pair.block();
+    pair.pass(LONG_RTT_NS / 2);
+    let outcome = pair.take(block);
+    assert!(outcome.route_works && outcome.lost == 0);
+    assert_eq!(late(&mut pair), PathAction::Lost(10));
+    assert!(
+        pair.tx.window().packets() >= window / 2.0,
+        "the window starts over: {} of {window} packets",
+        pair.tx.window().packets()
+    );
+    let again = pair.repair();
+    pair.deliver_all(&again);
+    pair.ack();
+    pair.assert_done();
+}
+
 #[test]
 fn several_moves_are_judged_each_by_its_own_time() {
     let mut pair = Pair::warmed_up();

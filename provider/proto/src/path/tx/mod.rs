@@ -395,7 +395,7 @@ impl<R: Copy> PathTx<R> {
         let waiting = self.waiting();
         [
             self.probe.probe_due(waiting, &self.rtt),
-            self.probe.rto_due(waiting, &self.rtt),
+            self.rto_due(waiting),
             self.loss.poll_timeout(&self.ring, self.heard),
         ]
         .into_iter()
@@ -420,7 +420,7 @@ impl<R: Copy> PathTx<R> {
         }
         let waiting = self.waiting();
         let due = |at: Option<Time>| at.is_some_and(|at| now >= at);
-        if due(self.probe.rto_due(waiting, &self.rtt)) {
+        if due(self.rto_due(waiting)) {
             self.probe.on_rto(now);
             self.give_oldest_up(now);
             return PathAction::Rto;
@@ -429,6 +429,15 @@ impl<R: Copy> PathTx<R> {
             return self.probe.on_probe_due(now, waiting);
         }
         PathAction::None
+    }
+
+    /// When the last resort is due (WIRE 4.17): not before a verdict that waits for its time, which settles the same and
+    /// costs no window. Without this a path whose move was a success would time out all the same just before the verdict,
+    /// wherever the round trip is long enough.
+    fn rto_due(&self, waiting: Waiting) -> Option<Time> {
+        let due = self.probe.rto_due(waiting, &self.rtt)?;
+        let verdict = self.loss.poll_timeout(&self.ring, self.heard);
+        Some(verdict.map_or(due, |at| due.max(at)))
     }
 
     /// One packet is enough (WIRE 4.17): when it arrives, its echo proves what became of all the others.
