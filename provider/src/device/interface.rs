@@ -89,7 +89,8 @@ pub fn interfaces() -> io::Result<Vec<Interface>> {
             ..Interface::default()
         });
         interface.up = entry.flags.contains(InterfaceFlags::IFF_UP);
-        interface.running = entry.flags.contains(InterfaceFlags::IFF_RUNNING);
+        // Not IFF_RUNNING, which lags behind by up to a second after a link came up or went down.
+        interface.running = entry.flags.contains(InterfaceFlags::IFF_LOWER_UP);
         interface.loopback = entry.flags.contains(InterfaceFlags::IFF_LOOPBACK);
         let Some(address) = entry.address else {
             continue;
@@ -109,7 +110,7 @@ pub fn interfaces() -> io::Result<Vec<Interface>> {
     Ok(list)
 }
 
-/// Fills MTU, speed, kind and carrier. `/sys/class/net` shows the network namespace of whoever mounted it, so it is believed only
+/// Fills MTU, speed and kind. `/sys/class/net` shows the network namespace of whoever mounted it, so it is believed only
 /// if it has the same index for the name; `/proc/sys/net` is always of our own.
 fn add_link_properties(interface: &mut Interface) {
     let sysfs = PathBuf::from("/sys/class/net").join(&interface.name);
@@ -131,10 +132,6 @@ fn add_link_properties(interface: &mut Interface) {
     let kind = of_sysfs("type");
     let mtu = of_sysfs("mtu").or_else(of_proc);
     let speed = of_sysfs("speed").filter(|mbps| *mbps > 0);
-    // The flag lags behind by up to a second after a link came up; the carrier file does not.
-    if let Some(carrier) = of_sysfs("carrier") {
-        interface.running = carrier == 1;
-    }
     interface.ethernet = kind.is_none_or(|kind| kind == ARPHRD_ETHER);
     interface.mtu_bytes = mtu.unwrap_or(DEFAULT_MTU_BYTES);
     interface.speed_mbps = speed.unwrap_or(DEFAULT_SPEED_MBPS);

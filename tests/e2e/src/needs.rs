@@ -1,10 +1,12 @@
 //! What a case needs of the machine. A need that is not met skips the case, with a reason that says what
 //! to do about it.
 
+use std::fs;
 use std::path::Path;
 
 use crate::artefacts::Artefacts;
 use crate::debian::{Suite, Unpacked};
+use crate::program::NOBODY;
 use crate::tool;
 
 /// Something without which a case cannot run.
@@ -22,6 +24,12 @@ pub enum Need {
     VerbsHeaders,
     /// IPv6 in the kernel.
     Ipv6,
+    /// A kind of network interface that is made upon others, by the name that `ip link` has for it.
+    LinkKind(&'static str),
+    /// So much memory that nobody uses.
+    MemoryMib(u64),
+    /// Namespaces that a user without rights makes for himself, as rootless containers do.
+    UserNamespaces,
     /// The libibverbs of a release of Debian; looking for it downloads it.
     Debian(Suite),
 }
@@ -51,9 +59,53 @@ impl Need {
                 )
             }),
             Self::Debian(suite) => Unpacked::of(suite).err().map(|error| format!("{error:#}")),
+            Self::LinkKind(kind) => no_link_kind(kind),
+            Self::MemoryMib(wanted) => too_little_memory(wanted),
+            Self::UserNamespaces => program("unshare")
+                .or_else(|| program("setpriv"))
+                .or_else(no_user_namespaces),
             Self::Ipv6 => absent("/proc/sys/net/ipv6", "boot a kernel with IPv6"),
         }
     }
+}
+
+fn too_little_memory(wanted_mib: u64) -> Option<String> {
+    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("MemAvailable:"));
+    let available = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+    let available_mib = available.unwrap_or(0) >> 10;
+    (available_mib < wanted_mib).then(|| {
+        format!("needs {wanted_mib} MiB of free memory, and {available_mib} are available")
+    })
+}
+
+/// Tries it in a network namespace that goes at once.
+fn no_link_kind(kind: &str) -> Option<String> {
+    let options = if kind == "vlan" { "id 1" } else { "" };
+    let upon = if kind == "bridge" { "" } else { "link lower" };
+    let script = format!(
+        "ip link add lower type veth peer name far && ip link add {upon} name upper type {kind} {options}"
+    );
+    let made = tool::run("unshare", &["-n", "sh", "-c", &script]);
+    made.err().map(|_| {
+        format!("this kernel makes no interface of kind {kind}: modprobe {kind}, or a kernel that has it")
+    })
+}
+
+/// Tries it as user nobody.
+fn no_user_namespaces() -> Option<String> {
+    let user = format!("--reuid={NOBODY}");
+    let group = format!("--regid={NOBODY}");
+    let nobody = [&user, &group, "--clear-groups"];
+    let unshare = ["unshare", "-U", "-r", "-n", "-m", "-p", "-f", "true"];
+    let made = tool::run("setpriv", &[&nobody[..], &unshare[..]].concat());
+    made.err().map(|_| {
+        "users may not make namespaces: sysctl -w user.max_user_namespaces=1000 kernel.unprivileged_userns_clone=1, \
+         or allow it to this container"
+            .to_owned()
+    })
 }
 
 fn absent(path: &str, cure: &str) -> Option<String> {

@@ -19,7 +19,7 @@ use crate::tool;
 const DEFAULT_LIMIT: Duration = Duration::from_secs(60);
 
 /// User and group `nobody` of Debian.
-const NOBODY: &str = "65534";
+pub(crate) const NOBODY: &str = "65534";
 
 /// A program that is about to be started.
 #[derive(Debug, Clone)]

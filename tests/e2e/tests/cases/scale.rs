@@ -23,6 +23,16 @@ const PORTS: u32 = 3;
 /// Time for a case in the full form.
 const FULL_LIMIT: Duration = Duration::from_secs(600);
 
+/// The median of connecting must be below it. It is some 0.3 ms on an idle machine, so no load makes it so slow; and a
+/// handshake that loses a packet and waits for its timer each time would be, as would one that resolves names or sleeps.
+const CONNECT_LIMIT_MS: &str = "250";
+
+/// The largest message lies in memory at both ends, 2 GiB each; and the machine must not swap meanwhile.
+const LARGEST_MESSAGE_MIB: u64 = 6 << 10;
+
+/// Twice 2 GiB are filled, sent and looked at: 10 s on an idle machine.
+const LARGEST_MESSAGE_LIMIT: Duration = Duration::from_secs(300);
+
 /// What a case does.
 type Run = Box<dyn Fn(&Bench) -> Result<()> + Send>;
 
@@ -49,6 +59,12 @@ const PAIRS: &[Scale] = &[
         full: &[
             "-q", "100", "-r", "1", "-b", "100", "-n", "1000", "-c", "200",
         ],
+    },
+    Scale {
+        what: "the time to connect",
+        program: "connect_time",
+        ordinary: &["-n", "100", "-l", CONNECT_LIMIT_MS],
+        full: &["-n", "5000", "-l", CONNECT_LIMIT_MS],
     },
     Scale {
         what: "all pairs of processes",
@@ -104,6 +120,14 @@ pub fn cases() -> Vec<Case> {
         };
         cases.push(case(scale.what, Box::new(run)));
     }
+    let largest = Case::new("scale::the largest message", &needs, |bench| {
+        on_both(bench, "large_message", &[])
+    });
+    cases.push(
+        largest
+            .needing(Need::MemoryMib(LARGEST_MESSAGE_MIB))
+            .slow(LARGEST_MESSAGE_LIMIT),
+    );
     cases.push(case("ports of a host", Box::new(ports)));
     cases.push(case("16 devices", Box::new(devices)));
     cases

@@ -1,0 +1,97 @@
+/* How long it takes to connect, over stock libibverbs.
+ *
+ *   connect_time [-d DEVICE] [-s SERVER_IP] [-p TCP_PORT] [-n CONNECTS] [-l LIMIT_MS]
+ *
+ * CONNECTS times, one after the other, a queue pair is made on either side, the numbers are exchanged over TCP, both go to RTS,
+ * and the client SENDs 8 bytes: the time from its ibv_create_qp to the completion of the send, which says that the server has
+ * the message. The first of them also makes the engine of either process and the connection between them. The median must be
+ * below LIMIT_MS. Last line OK. */
+#include "verbs_util.h"
+#include <getopt.h>
+
+enum { MESSAGE_BYTES = 8, MOST = 10000 };
+
+static int by_size(const void *a, const void *b)
+{
+	double x = *(const double *)a, y = *(const double *)b;
+
+	return (x > y) - (x < y);
+}
+
+/* One queue pair, from the first call to the last completion; seconds. */
+static double connect_once(struct ibv_pd *pd, struct ibv_cq *cq, struct ibv_mr *mr, int to_other, bool sends, int number)
+{
+	const struct qp_options options = { .timeout = 14, .retry_cnt = 7, .rnr_retry = 7, .min_rnr_timer = 12, .rd_atomic = 1 };
+	struct ibv_qp_cap cap = { .max_send_wr = 1, .max_recv_wr = 1, .max_send_sge = 1, .max_recv_sge = 1 };
+	struct ibv_sge all = { .addr = (uintptr_t)mr->addr, .length = MESSAGE_BYTES, .lkey = mr->lkey };
+	uint64_t *word = mr->addr, content = 0x1234567800000000 + number;
+	struct qp_address other;
+	struct ibv_wc wc;
+	double start = now_s();
+	struct ibv_qp *qp = qp_create(pd, cq, cap, true);
+	struct qp_address mine = qp_address_of(qp, number);
+
+	qp_init(qp);
+	*word = sends ? content : 0;
+	CHECK(sends || !post_receive(qp, number, all), "ibv_post_recv");
+	tcp_write(to_other, &mine, sizeof mine);
+	tcp_read(to_other, &other, sizeof other);
+	qp_connect(qp, &mine, &other, &options);
+	if (sends) {
+		struct request r = { .opcode = IBV_WR_SEND, .id = number, .local = all };
+		CHECK(!post_request(qp, &r), "ibv_post_send");
+	}
+	CHECK(poll_for(cq, &wc, 1, 30) == 1, "connect %d: no completion within 30 s", number);
+	double took = now_s() - start;
+
+	CHECK(wc.status == IBV_WC_SUCCESS && wc.wr_id == (uint64_t)number && wc.qp_num == qp->qp_num, "connect %d: %s", number,
+	      ibv_wc_status_str(wc.status));
+	CHECK(*word == content, "connect %d: wrong content", number);
+	/* Nobody begins the next one before both have done with this. */
+	tcp_write(to_other, "e", 1);
+	tcp_read(to_other, &(char){ 0 }, 1);
+	CHECK(!ibv_destroy_qp(qp), "ibv_destroy_qp");
+	return took;
+}
+
+int main(int argc, char **argv)
+{
+	const char *device = "metaroce0", *server = NULL, *port = "18515";
+	int connects = 100, c;
+	double limit_ms = 1e9;
+	static double took[MOST];
+
+	while ((c = getopt(argc, argv, "d:s:p:n:l:")) > 0)
+		switch (c) {
+		case 'd': device = optarg; break;
+		case 's': server = optarg; break;
+		case 'p': port = optarg; break;
+		case 'n': connects = atoi(optarg); break;
+		case 'l': limit_ms = atof(optarg); break;
+		default: return 2;
+		}
+	CHECK(connects > 0 && connects <= MOST, "bad arguments");
+	struct ibv_context *context = open_named(device);
+	struct ibv_pd *pd = ibv_alloc_pd(context);
+	struct ibv_cq *cq = ibv_create_cq(context, 4, NULL, NULL, 0);
+
+	CHECK(pd && cq, "ibv_alloc_pd, ibv_create_cq: %m");
+	struct ibv_mr *mr = ibv_reg_mr(pd, memory(MESSAGE_BYTES), MESSAGE_BYTES, IBV_ACCESS_LOCAL_WRITE);
+
+	CHECK(mr, "ibv_reg_mr: %m");
+	int to_other = server ? tcp_connect(server, port) : tcp_accept(tcp_listen(port));
+
+	for (int i = 0; i < connects; i++)
+		took[i] = connect_once(pd, cq, mr, to_other, server != NULL, i + 1);
+	double first = took[0];
+
+	qsort(took, connects, sizeof *took, by_size);
+	double median = took[connects / 2];
+
+	printf("%d connects, from ibv_create_qp to the first completed message: median %.2f ms, slowest %.1f ms, the first of the process %.1f ms\n",
+	       connects, median * 1e3, took[connects - 1] * 1e3, first * 1e3);
+	CHECK(median * 1e3 < limit_ms, "the median is above %.0f ms", limit_ms);
+	CHECK(!ibv_dereg_mr(mr) && !ibv_destroy_cq(cq) && !ibv_dealloc_pd(pd) && !ibv_close_device(context), "cannot close");
+	puts("OK");
+	return 0;
+}
