@@ -1,6 +1,6 @@
 //! What the core tells its host: completions and asynchronous conditions, in the order in which they became true.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use crate::types::{QpId, Status};
 use crate::wire::Qpn;
@@ -89,6 +89,8 @@ pub enum Event {
         qp: QpId,
         /// Where the peer receives, or should.
         peer: SocketAddr,
+        /// Our own address.
+        own: IpAddr,
         /// It had answered before.
         answered: bool,
     },

@@ -6,6 +6,7 @@ use super::Inner;
 use super::hold::Hold;
 use super::host::{EngineHost, Objects};
 use super::presence::Streak;
+use super::reach::Troubles;
 use super::report::Report;
 use super::statistics::EngineCounters;
 use super::transmit::{SendContext, Sent, Transmitter};
@@ -69,6 +70,8 @@ pub(super) struct Core {
     pub(super) objects: Objects,
     pub(super) counters: EngineCounters,
     transmitter: Transmitter,
+    /// What the kernel and the network said of the ways to peers.
+    troubles: Troubles,
     batch: RecvBatch,
     errors: Vec<PeerError>,
     doorbells: Vec<QpId>,
@@ -94,6 +97,7 @@ impl Core {
             objects: Objects::default(),
             counters: EngineCounters::default(),
             transmitter: Transmitter::default(),
+            troubles: Troubles::default(),
             batch: RecvBatch::new(RECEIVE_MESSAGES),
             errors: Vec::new(),
             doorbells: Vec::new(),
@@ -144,7 +148,7 @@ impl Core {
             return turn;
         }
         turn.worked = true;
-        turn.events = self.dispatch_events();
+        turn.events = self.dispatch_events(now);
         let serve_first = turn.events > 0 && turn.received_bytes <= DEFER_BYTES;
         if may_wait && (serve_first || self.waits(inner, now)) {
             self.send_due = true;
@@ -158,7 +162,7 @@ impl Core {
     /// Sends what is due, dispatches what that caused and learns the next timeout. True if there is more to send now.
     pub(super) fn flush(&mut self, inner: &Inner, now: Time, events: &mut usize) -> bool {
         let more = self.send(inner, now);
-        *events += self.dispatch_events();
+        *events += self.dispatch_events(now);
         self.next_timeout = self.endpoint.poll_timeout();
         more
     }
@@ -256,14 +260,14 @@ impl Core {
         Report::whole(self, inner.clock.now()).json(inner) + "\n"
     }
 
-    fn dispatch_events(&mut self) -> usize {
+    fn dispatch_events(&mut self, now: Time) -> usize {
         let mut events = 0;
         // Bounded by what is posted: each event retires a request or is the only one of its kind.
         while let Some(event) = self.endpoint.poll_event() {
             if matches!(event, Event::SendDone(_)) {
                 self.hold.completed();
             }
-            self.objects.dispatch(&event);
+            self.objects.dispatch(&event, &self.troubles, now);
             events += 1;
         }
         events
@@ -282,6 +286,7 @@ impl Core {
             memory: &inner.memory,
             sockets: &inner.sockets,
             counters: &mut self.counters,
+            troubles: &mut self.troubles,
         };
         self.hold.release();
         let sent = self.transmitter.run(&mut context, TRAINS_PER_TURN);
@@ -385,7 +390,7 @@ impl Core {
                         .handle_unreachable(now, error.peer, Some(source));
                 }
                 // About the way there, which may come back: the packet is lost.
-                _ => {}
+                _ => self.troubles.note(now, error.peer.ip(), error.errno),
             }
         }
         !self.errors.is_empty()

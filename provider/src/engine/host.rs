@@ -2,14 +2,15 @@
 //! The tables live under the engine's lock; the objects in them have their own locks, taken after it.
 
 use super::config::PORT_BASE_VARIABLE;
+use super::reach::Troubles;
 use crate::verbs::mr_memory::MrTable;
 use crate::verbs::{Qp, ReceiveQueue};
 use metaroce_proto::event::Event;
 use metaroce_proto::host::{AccessDenied, AtomicOperation, Host, Visibility};
-use metaroce_proto::types::{Access, PdId, QpId, Receive, RqId};
+use metaroce_proto::types::{Access, PdId, QpId, Receive, RqId, Time};
 use metaroce_proto::wire::Qpn;
 use std::collections::HashMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 /// A receive queue and the number of queue pairs that use it.
@@ -84,7 +85,7 @@ impl Objects {
     }
 
     /// Tells an event to the queue pair that it is for.
-    pub(super) fn dispatch(&self, event: &Event) {
+    pub(super) fn dispatch(&self, event: &Event, troubles: &Troubles, now: Time) {
         let id = match event {
             Event::SendDone(done) => done.qp,
             Event::ReceiveDone(done) => done.qp,
@@ -101,22 +102,39 @@ impl Objects {
             Event::ReceiveDone(done) => qp.on_receive_done(done),
             Event::QpFailed { failure, .. } => qp.on_failed(*failure),
             Event::Established { .. } => qp.on_established(),
-            Event::PeerSilent { peer, answered, .. } => warn_of_silence(qp, *peer, *answered),
+            Event::PeerSilent {
+                peer,
+                own,
+                answered,
+                ..
+            } => warn_of_silence(
+                qp.qpn(),
+                (*own, *peer),
+                *answered,
+                troubles.of(now, peer.ip()),
+            ),
         }
     }
 }
 
 /// The program sees an error number (12, RETRY_EXC) at most; somebody will ask why.
-fn warn_of_silence(qp: &Qp, peer: SocketAddr, answered: bool) {
-    let qpn = qp.qpn();
+fn warn_of_silence(
+    qpn: Qpn,
+    (own, peer): (IpAddr, SocketAddr),
+    answered: bool,
+    trouble: Option<String>,
+) {
+    let said = trouble.map_or(String::new(), |trouble| {
+        format!(" The last that was said of the way there: {trouble}.")
+    });
     if answered {
         log::warn!(
-            "queue pair {qpn} fails: {peer} went silent; its process or the network is down"
+            "queue pair {qpn} on {own} fails: {peer} went silent; its process or the network is down.{said}"
         );
     } else {
         log::warn!(
-            "queue pair {qpn} fails: {peer} never answered. Is that queue pair still there, are the UDP ports open in \
-             the firewalls of both hosts, and is {PORT_BASE_VARIABLE} the same on both?"
+            "queue pair {qpn} on {own} fails: {peer} never answered.{said} Is that queue pair still there, are the UDP ports \
+             open in the firewalls of both hosts, and is {PORT_BASE_VARIABLE} the same on both?"
         );
     }
 }

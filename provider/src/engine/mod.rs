@@ -19,6 +19,7 @@ mod host;
 mod models;
 mod nap;
 mod presence;
+mod reach;
 mod reader;
 mod registry;
 mod report;
@@ -146,15 +147,31 @@ impl Engine {
     /// To RTR.
     ///
     /// # Errors
-    /// EINVAL if the core cannot connect so (unknown source GID, unroutable destination, …; the reason is logged); EIO in
-    /// a child process that inherited the engine.
+    /// EINVAL if the core cannot connect so (unknown source GID, destination of another address family, …), what the kernel
+    /// says if this host has no route to the destination (ENETUNREACH, …); the reason is logged. EIO in a child process that
+    /// inherited the engine.
     pub fn connect_qp(&self, qp: &Arc<Qp>, params: &ConnectParams) -> Result<(), Errno> {
+        let device = &self.inner.device;
+        let (own, peer) = (params.source_gid.to_ip(), params.dest_gid.to_ip());
+        if let Err(error) = reach::check_route(own, peer, device.index) {
+            let why = reach::explain_refusal(&error);
+            log::warn!(
+                "{}: queue pair {}: {own} cannot reach {peer}: {error}; {why}",
+                device.name,
+                qp.qpn()
+            );
+            return Err(Errno::from(error));
+        }
         self.change(|core, inner| {
             let now = inner.clock.now();
             core.endpoint
                 .connect_qp(now, qp.id(), params)
                 .map_err(|error| {
-                    log::warn!("{}: queue pair {}: {error}", inner.device.name, qp.qpn());
+                    log::warn!(
+                        "{}: queue pair {}: {own} cannot reach {peer}: {error}",
+                        inner.device.name,
+                        qp.qpn()
+                    );
                     Errno::INVALID
                 })
         })?

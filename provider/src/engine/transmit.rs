@@ -1,6 +1,7 @@
 //! Turns the trains of the core into packets: an iovec over its headers and the application's own memory, one send.
 //! Called by `core.rs` only. Also the place where memory that cannot be read is found and told to the core.
 
+use super::reach::Troubles;
 use super::statistics::EngineCounters;
 use crate::verbs::mr_memory::MrTable;
 use metaroce_proto::endpoint::Endpoint;
@@ -61,6 +62,7 @@ pub(super) struct SendContext<'a> {
     pub(super) memory: &'a MrTable,
     pub(super) sockets: &'a Sockets,
     pub(super) counters: &'a mut EngineCounters,
+    pub(super) troubles: &'a mut Troubles,
 }
 
 impl Transmitter {
@@ -179,6 +181,10 @@ impl Transmitter {
         if error == SendError::MessageTooLarge {
             let bytes = self.train.segments()[self.done].length;
             context.endpoint.handle_too_large(context.now, route, bytes);
+        }
+        if let SendError::Unreachable(errno) | SendError::Other(errno) = error {
+            let dest = route.destination.ip();
+            context.troubles.note(context.now, dest, errno);
         }
         log::debug!("sending to {} failed: {error}", route.destination);
     }
@@ -383,6 +389,7 @@ mod tests {
             memory: &memory,
             sockets: &sockets,
             counters: &mut EngineCounters::default(),
+            troubles: &mut Troubles::default(),
         };
         assert_eq!(transmitter.run(&mut context, 8), Sent::All);
         let mut batch = RecvBatch::new(4);

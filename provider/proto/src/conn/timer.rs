@@ -210,20 +210,26 @@ impl Connection {
         for id in self.streams.of(List::Active).to_vec() {
             match self.silence_limit(cx.qps, id) {
                 Some(at) if at <= cx.now => {
-                    let peer = self.routes.first().destination;
-                    let life = cx.qps.life_mut(id);
-                    let answered = life.is_some_and(|life| life.phase != Phase::Opening);
-                    cx.shared.events.push_back(Event::PeerSilent {
-                        qp: id,
-                        peer,
-                        answered,
-                    });
+                    self.tell_of_silence(cx, id);
                     let failure = Failure::of_request(crate::types::Status::RetryExceeded);
                     self.fail_by_request(cx, id, failure);
                 }
                 later => self.silence_at = earlier(self.silence_at, later),
             }
         }
+    }
+
+    fn tell_of_silence(&self, cx: &mut Context<'_>, id: QpId) {
+        let Some(life) = cx.qps.life_mut(id) else {
+            return;
+        };
+        let event = Event::PeerSilent {
+            qp: id,
+            peer: self.routes.first().destination,
+            own: life.key.source.to_ip(),
+            answered: life.phase != Phase::Opening,
+        };
+        cx.shared.events.push_back(event);
     }
 
     /// A work request of ours failed: the queue pair goes to the error state, and the peer learns it.

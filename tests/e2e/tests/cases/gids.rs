@@ -1,0 +1,100 @@
+//! GIDs: pairs of them that cannot reach each other, and addresses that come, go and come back while programs run.
+
+
+use anyhow::{Result, ensure};
+use metaroce_e2e::fabric::NIC;
+use metaroce_e2e::needs::Need;
+use metaroce_e2e::{Host, Program, c_program, tool};
+
+use super::contract::says_ok;
+use super::{Bench, Case, ON_DEVICE};
+
+/// Source, destination, what RTR says, and what the log must say of it.
+const UNREACHABLE: &[(&str, &str, &str, &str)] = &[
+    (
+        "10.77.0.1",
+        "fd77::2",
+        "EINVAL",
+        "10.77.0.1 cannot reach fd77::2: the destination GID is not an address that the source address can send to",
+    ),
+    (
+        "fd77::1",
+        "10.77.0.2",
+        "EINVAL",
+        "fd77::1 cannot reach 10.77.0.2: the destination GID is not",
+    ),
+    (
+        "10.77.0.1",
+        "192.0.2.1",
+        "ENETUNREACH",
+        "10.77.0.1 cannot reach 192.0.2.1: Network is unreachable (os error 101); this host has no route there",
+    ),
+    (
+        "fd77::1",
+        "2001:db8::1",
+        "ENETUNREACH",
+        "fd77::1 cannot reach 2001:db8::1: Network is unreachable (os error 101); this host has no route there",
+    ),
+    (
+        "fd77::1",
+        "fe80::dead",
+        "EINVAL",
+        "fd77::1 cannot reach fe80::dead: Invalid argument (os error 22); a link-local address reaches its own link only",
+    ),
+    (
+        "10.77.0.1",
+        "224.0.0.1",
+        "EINVAL",
+        "10.77.0.1 cannot reach 224.0.0.1: the destination GID is not",
+    ),
+    (
+        "10.77.0.1",
+        "10.77.0.99",
+        "silent",
+        "never answered. The last that was said of the way there: No route to host (os error 113).",
+    ),
+];
+
+/// The cases of this file.
+pub fn cases() -> Vec<Case> {
+    let needs = [ON_DEVICE, &[Need::VerbsHeaders, Need::Ipv6]].concat();
+    vec![Case::new(
+        "gids::pairs that cannot reach each other",
+        &needs,
+        unreachable,
+    )]
+}
+
+/// What users complain about: "link-local picked and then unreachable", "a pair that cannot reach gets no message", "RTR times
+/// out".
+fn unreachable(bench: &Bench) -> Result<()> {
+    let fabric = bench.direct()?;
+    // A host that is not there is to be noticed well within the queue pair's patience of 4.3 s.
+    let neighbours = format!("/proc/sys/net/ipv4/neigh/{NIC}");
+    let script =
+        format!("echo 1 > {neighbours}/mcast_solicit && echo 100 > {neighbours}/retrans_time_ms");
+    let namespace = fabric.namespace(Host::A);
+    tool::run("ip", &["netns", "exec", &namespace, "sh", "-c", &script])?;
+    let mut program = Program::new(c_program::compile("unreachable")?).env("METAROCE_LOG", "warn");
+    for (source, dest, expected, _) in UNREACHABLE {
+        program = program.args([source, dest, expected]);
+    }
+    let outcome = bench
+        .on_device(&fabric, Host::A, program)?
+        .run()?
+        .success()?;
+    says_ok(&outcome)?;
+    for (source, dest, _, message) in UNREACHABLE {
+        let told = |line: &str| {
+            [source, dest, message]
+                .iter()
+                .all(|part| line.contains(**part))
+        };
+        ensure!(
+            outcome.stderr.lines().any(told),
+            "no message about {source} and {dest} like \"{message}\":\n{}",
+            outcome.describe()
+        );
+    }
+    Ok(())
+}
