@@ -1,6 +1,6 @@
 //! The network interfaces of this network namespace.
 
-use super::gid::is_link_local;
+use super::gid::{is_link_local, sort_for_table};
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::InterfaceFlags;
 use std::collections::BTreeMap;
@@ -108,6 +108,33 @@ pub fn interfaces() -> io::Result<Vec<Interface>> {
     list.iter_mut().for_each(add_link_properties);
     list.sort_by_key(|interface| interface.index);
     Ok(list)
+}
+
+/// Whether the interface `name` is up and has a carrier, and its addresses in the order of a GID table. One that does not exist
+/// (any more) is down and has none.
+///
+/// # Errors
+/// The system refuses to list the interfaces.
+pub(crate) fn present_state(name: &str) -> io::Result<(bool, Vec<IpAddr>)> {
+    let (mut active, mut addresses) = (false, Vec::new());
+    for entry in getifaddrs().map_err(io::Error::from)? {
+        if entry.interface_name.split(':').next() != Some(name) {
+            continue;
+        }
+        active = entry
+            .flags
+            .contains(InterfaceFlags::IFF_UP | InterfaceFlags::IFF_LOWER_UP);
+        let Some(address) = entry.address else {
+            continue;
+        };
+        if let Some(v4) = address.as_sockaddr_in() {
+            addresses.push(IpAddr::V4(v4.ip()));
+        } else if let Some(v6) = address.as_sockaddr_in6() {
+            addresses.push(IpAddr::V6(v6.ip()));
+        }
+    }
+    sort_for_table(&mut addresses);
+    Ok((active, addresses))
 }
 
 /// Fills MTU, speed and kind. `/sys/class/net` shows the network namespace of whoever mounted it, so it is believed only

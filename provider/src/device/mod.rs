@@ -7,14 +7,16 @@
 //! Read first: [`Device`]. Called by `plugin/context.rs`, `verbs/` and the command line.
 
 mod gid;
+mod gid_table;
 mod interface;
 mod selection;
 mod speed;
 pub mod tree;
 
 pub use gid::Gid;
-pub(crate) use interface::fnv1a;
+pub use gid_table::GidTable;
 pub use interface::{Interface, interfaces};
+pub(crate) use interface::{fnv1a, present_state};
 pub use selection::{DEVICES_VARIABLE, Selection, SelectionError};
 pub use speed::{LinkRate, active_mtu_code};
 
@@ -30,8 +32,7 @@ pub const MAX_GIDS: usize = 128;
 /// Start of every device name; `match_device` of the plugin goes by it.
 pub const NAME_PREFIX: &str = "metaroce";
 
-/// One device: an interface seen as an RDMA device. A snapshot; addresses that come later are seen by programs that
-/// start later.
+/// One device: an interface seen as an RDMA device. A snapshot; [`crate::verbs::port`] has what is now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Device {
     /// Name in the verbs world: `metaroce0`.

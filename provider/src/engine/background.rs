@@ -9,6 +9,7 @@
 
 use super::Inner;
 use super::asked::Doorman;
+use super::changes::Listener;
 use super::clock::until;
 use super::core::{Caller, Core, Turn};
 use super::nap::SERVE_AT_MOST_NS;
@@ -45,6 +46,7 @@ pub(super) fn run(inner: &Arc<Inner>, poller: &Poller) {
         poller,
         missed_polls: Cell::new(0),
         doorman: Doorman::default(),
+        listener: Listener::default(),
         wait_failed: Cell::new(false),
     };
     while !inner.stop.load(Ordering::Acquire) {
@@ -62,6 +64,7 @@ struct Background<'a> {
     /// Looks in a row that saw the application post and not poll.
     missed_polls: Cell<u32>,
     doorman: Doorman,
+    listener: Listener,
     /// Waiting failed, which was told.
     wait_failed: Cell<bool>,
 }
@@ -84,6 +87,12 @@ impl Background<'_> {
             // This look came early: it says nothing of the application.
             self.doorman.look(inner, now);
             return;
+        }
+        if self
+            .listener
+            .hears_now_and_then(inner.changes.as_ref(), now)
+        {
+            inner.port.look_for_changes();
         }
         if inner.presence.was_armed() {
             inner.presence.serve();
@@ -127,6 +136,12 @@ impl Background<'_> {
             return;
         };
         self.doorman.look_now_and_then(inner, turn.began);
+        if self
+            .listener
+            .hears_now_and_then(inner.changes.as_ref(), turn.began)
+        {
+            inner.port.look_for_changes();
+        }
         if turn.more || inner.stop.load(Ordering::Acquire) {
             return;
         }
@@ -134,7 +149,13 @@ impl Background<'_> {
             inner.waker.wait(STREAM_NAP);
         } else if !self.spin(&turn) {
             match self.poller.wait(&inner.sockets, timeout) {
-                Ok(ready) if ready.watched => self.doorman.look(inner, inner.clock.now()),
+                Ok(ready) if ready.watched => {
+                    let now = inner.clock.now();
+                    self.doorman.look(inner, now);
+                    if self.listener.hears(inner.changes.as_ref(), now) {
+                        inner.port.look_for_changes();
+                    }
+                }
                 Ok(_) => {}
                 Err(error) => {
                     if !self.wait_failed.replace(true) {

@@ -8,6 +8,7 @@
 
 mod asked;
 mod background;
+mod changes;
 mod clock;
 pub mod config;
 mod core;
@@ -39,7 +40,8 @@ use crate::device::Device;
 use crate::sync::MutexGuard;
 use crate::verbs::limits::MAX_QP;
 use crate::verbs::mr_memory::MrTable;
-use crate::verbs::{Errno, Qp, ReceiveQueue};
+use crate::verbs::{Errno, Port, Qp, ReceiveQueue};
+use changes::Changes;
 use clock::Clock;
 use config::Settings;
 use events::Events;
@@ -66,6 +68,7 @@ const CLOSE_PAUSE: Duration = Duration::from_micros(200);
 /// What the threads share.
 struct Inner {
     device: Arc<Device>,
+    port: &'static Port,
     memory: Arc<MrTable>,
     settings: Settings,
     sockets: Sockets,
@@ -78,6 +81,8 @@ struct Inner {
     reader: Reader,
     /// Where `metaroce stat` asks.
     door: Option<Door>,
+    /// Tells of changes of the interface.
+    changes: Option<Changes>,
     /// Where the core's event log goes, if anybody wants it.
     events: Option<Events>,
     nap: Nap,

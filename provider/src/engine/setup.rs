@@ -3,6 +3,7 @@
 
 use super::asked::Door;
 use super::background;
+use super::changes::Changes;
 use super::clock::Clock;
 use super::config::Settings;
 use super::core::Core;
@@ -13,6 +14,7 @@ use super::presence::Presence;
 use super::reader::Reader;
 use super::{Engine, Inner, registry};
 use crate::device::Device;
+use crate::verbs::Port;
 use crate::verbs::mr_memory::MrTable;
 use metaroce_proto::endpoint::Endpoint;
 use metaroce_proto::types::{Driving, EndpointConfig, LocalAddress};
@@ -88,8 +90,13 @@ impl Engine {
         if let Some(door) = &door {
             poller.watch(door.fd())?;
         }
+        let changes = Changes::open(&device.name);
+        if let Some(changes) = &changes {
+            poller.watch(changes.fd())?;
+        }
         let inner = Arc::new(Inner {
             device: device.clone(),
+            port: Port::of(device),
             memory: MrTable::of_process().clone(),
             settings,
             sockets,
@@ -99,6 +106,7 @@ impl Engine {
             presence: Presence::default(),
             reader: Reader::default(),
             door,
+            changes,
             events,
             nap: Nap::new(),
             stop: AtomicBool::new(false),

@@ -86,6 +86,7 @@ unsafe fn open(device: *mut ibv_device, cmd_fd: OwnedFd) -> io::Result<*mut c_vo
     // SAFETY: a device of this copy.
     let offset_bytes = unsafe { context_offset(library, device, &cmd_fd)? };
     let async_fd = duplicate(opened.async_fd())?;
+    let port = opened.port;
     let command_fd = cmd_fd.as_raw_fd();
     // SAFETY: a device of this copy; the sizes leave room for `verbs_context` in front and our part behind.
     let base = unsafe {
@@ -110,7 +111,7 @@ unsafe fn open(device: *mut ibv_device, cmd_fd: OwnedFd) -> io::Result<*mut c_vo
         // Set here, so that libibverbs does not ask the kernel for one.
         (*context).async_fd = std::os::fd::IntoRawFd::into_raw_fd(async_fd);
         (*context).num_comp_vectors = verbs::limits::COMPLETION_VECTORS as c_int;
-        if !hooks::own(command_fd) {
+        if !hooks::own(command_fd, port) {
             free_context(context);
             return Err(os_error(libc::EMFILE));
         }

@@ -1,4 +1,5 @@
-//! Hooks of `write`, `ioctl` and `read` in a copy of libibverbs, for what no op reaches: completion channels.
+//! Hooks of `write`, `ioctl` and `read` in a copy of libibverbs, for what no op reaches: completion channels, and the GID table
+//! ([`gid_query`]).
 //!
 //! `ibv_create_comp_channel` writes a command to the context's `cmd_fd`, which in our case is `/dev/null`. So the slots
 //! through which libibverbs (that object only, not the program) calls `write` and `ioctl` are pointed here. Calls on
@@ -7,14 +8,15 @@
 //! `ibv_get_cq_event` reads from a channel's descriptor. Before that read blocks, its thread may do the engine's work for a
 //! while (`engine/reader.rs`), which saves waking the background thread first.
 //!
-//! No locks: a hook may run in a forked child.
+//! No locks that are waited for without a bound: a hook may run in a forked child.
 
 use super::boundary::{errno_of, guarded, set_errno};
 use super::elf::{self, Object, Slot};
+use super::gid_query;
 use super::libraries::object_base_of;
 use super::signals::{Held, Waiting};
 use crate::engine::Driven;
-use crate::verbs::channel;
+use crate::verbs::{Port, channel};
 use std::cell::Cell;
 use std::ffi::{CStr, c_int, c_ulong, c_void};
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicUsize, Ordering};
@@ -46,6 +48,9 @@ const NO_FD: i32 = -1;
 
 /// The `cmd_fd` of every open context of ours.
 static COMMAND_FDS: [AtomicI32; MAX_CONTEXTS] = [const { AtomicI32::new(NO_FD) }; MAX_CONTEXTS];
+/// The port behind each of them.
+static PORTS: [AtomicPtr<Port>; MAX_CONTEXTS] =
+    [const { AtomicPtr::new(std::ptr::null_mut()) }; MAX_CONTEXTS];
 /// Places of [`COMMAND_FDS`] that were ever used: where a search may end.
 static COMMAND_FDS_USED: AtomicUsize = AtomicUsize::new(0);
 
@@ -60,13 +65,15 @@ thread_local! {
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Says that libibverbs's calls on `fd` are for us. False if there are too many contexts.
-pub(super) fn own(fd: c_int) -> bool {
+/// Says that libibverbs's calls on `fd` are for us, and which port they ask about. False if there are too many contexts.
+pub(super) fn own(fd: c_int, port: &'static Port) -> bool {
     for (place, slot) in COMMAND_FDS.iter().enumerate() {
         if slot
             .compare_exchange(NO_FD, fd, Ordering::AcqRel, Ordering::Relaxed)
             .is_ok()
         {
+            // Nobody calls on the descriptor before the context is returned.
+            PORTS[place].store(std::ptr::from_ref(port).cast_mut(), Ordering::Release);
             COMMAND_FDS_USED.fetch_max(place + 1, Ordering::AcqRel);
             return true;
         }
@@ -86,12 +93,17 @@ pub(super) fn disown(fd: c_int) {
     }
 }
 
-fn is_ours(fd: c_int) -> bool {
+fn place_of(fd: c_int) -> Option<usize> {
     let used = COMMAND_FDS_USED.load(Ordering::Acquire);
-    fd >= 0
-        && COMMAND_FDS[..used]
-            .iter()
-            .any(|slot| slot.load(Ordering::Acquire) == fd)
+    let is_it = |slot: &AtomicI32| slot.load(Ordering::Acquire) == fd;
+    COMMAND_FDS[..used]
+        .iter()
+        .position(is_it)
+        .filter(|_| fd >= 0)
+}
+
+fn is_ours(fd: c_int) -> bool {
+    place_of(fd).is_some()
 }
 
 /// Points the slots of `object` to the hooks.
@@ -268,10 +280,19 @@ unsafe fn answer(command: &Command) -> Result<(), c_int> {
 
 /// C declares `ioctl` with variable arguments; on x86-64 and aarch64 a third one travels like a fixed one.
 unsafe extern "C" fn hooked_ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
-    if is_ours(fd) {
-        // libibverbs then falls back to `write` and to sysfs files.
-        set_errno(libc::ENOTTY);
-        return -1;
+    if let Some(place) = place_of(fd) {
+        let result = guarded(Err(libc::EFAULT), || {
+            let port = PORTS[place].load(Ordering::Acquire);
+            // SAFETY: ports live as long as the process; libibverbs passes what the request says.
+            unsafe { gid_query::answer(port.as_ref().ok_or(libc::EBADF)?, request, argument) }
+        });
+        return match result {
+            Ok(()) => 0,
+            Err(errno) => {
+                set_errno(errno);
+                -1
+            }
+        };
     }
     // SAFETY: as in `hooked_write`.
     unsafe {

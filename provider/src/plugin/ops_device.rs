@@ -6,6 +6,7 @@ use super::ops::Op;
 use crate::abi::*;
 use crate::device::{Device, LinkRate, active_mtu_code};
 use crate::verbs::limits;
+use crate::verbs::port::{PORT, State};
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
 /// The ops of this file, by name.
@@ -48,8 +49,6 @@ pub(crate) static OPS: &[Op] = &[
     },
 ];
 
-/// The only port.
-const PORT: u8 = 1;
 /// `vendor_id`: none was assigned.
 const VENDOR_ID: u32 = 0;
 /// `phys_state`: LinkUp and Disabled of the InfiniBand architecture.
@@ -190,31 +189,35 @@ pub(super) unsafe extern "C" fn query_port(
         }
         // SAFETY: libibverbs passes a context of ours and a writable structure.
         unsafe {
-            let device = &context_of(context)?.device;
-            attributes.write(port_attributes(device));
+            let context = context_of(context)?;
+            // A child process that cannot look goes by how it was when the device was opened.
+            let now = context.port.look();
+            attributes.write(port_attributes(&context.device, now.as_ref()));
         }
         Ok(())
     })
 }
 
-fn port_attributes(device: &Device) -> ibv_port_attr {
+fn port_attributes(device: &Device, now: Option<&State>) -> ibv_port_attr {
+    let active = now.map_or(device.active, |now| now.active);
+    let gids = now.map_or(device.gids.len(), |now| now.gids.len());
     let rate = LinkRate::of(device.speed_mbps);
     ibv_port_attr {
-        state: if device.active {
+        state: if active {
             IBV_PORT_ACTIVE
         } else {
             IBV_PORT_DOWN
         },
         max_mtu: IBV_MTU_4096,
         active_mtu: active_mtu_code(device.mtu_bytes),
-        gid_tbl_len: device.gids.len() as c_int,
+        gid_tbl_len: gids as c_int,
         port_cap_flags: IBV_PORT_CM_SUP | IBV_PORT_REINIT_SUP | IBV_PORT_IP_BASED_GIDS,
         max_msg_sz: limits::MAX_MESSAGE_BYTES,
         pkey_tbl_len: 1,
         max_vl_num: ONE_VIRTUAL_LANE,
         active_width: rate.width,
         active_speed: rate.speed,
-        phys_state: if device.active {
+        phys_state: if active {
             PHYSICAL_LINK_UP
         } else {
             PHYSICAL_DISABLED

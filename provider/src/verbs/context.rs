@@ -16,6 +16,7 @@ use parking_lot::Mutex;
 use super::channel::EventPipe;
 use super::errno::Errno;
 use super::mr_memory::MrTable;
+use super::port::Port;
 use super::qp::{Qp, QpParts};
 use super::qp_modify::{self, Transport};
 use crate::device::Device;
@@ -37,6 +38,12 @@ pub enum EventKind {
     CommunicationEstablished = 4,
     /// IBV_EVENT_SQ_DRAINED
     SendQueueDrained = 5,
+    /// IBV_EVENT_PORT_ACTIVE
+    PortActive = 9,
+    /// IBV_EVENT_PORT_ERR
+    PortError = 10,
+    /// IBV_EVENT_GID_CHANGE
+    GidChange = 18,
 }
 
 impl EventKind {
@@ -107,6 +114,8 @@ impl AsyncEvents {
 pub struct Context {
     /// The device.
     pub device: Arc<Device>,
+    /// Its port as it is now.
+    pub port: &'static Port,
     /// Its asynchronous events.
     pub events: Arc<AsyncEvents>,
     /// Set with the first queue pair; all contexts of a device share one.
@@ -119,8 +128,11 @@ impl Context {
     /// Opens `device`.
     pub fn open(device: Arc<Device>) -> io::Result<Arc<Self>> {
         let events = Arc::new(AsyncEvents::new()?);
+        let port = Port::of(&device);
+        port.listen(&events);
         Ok(Arc::new(Self {
             device,
+            port,
             events,
             engine: OnceLock::new(),
             qps: Mutex::default(),
@@ -190,7 +202,8 @@ impl Context {
             self.check_process()?;
             return Ok(engine);
         }
-        let engine = Engine::for_device(&self.device).map_err(|error| {
+        let device = self.port.seal(&self.device);
+        let engine = Engine::for_device(&device).map_err(|error| {
             log::error!("{}: {error}", self.device.name);
             Errno::from(error)
         })?;
@@ -269,9 +282,8 @@ impl Transport for Context {
     }
 
     fn source_gid(&self, index: u8) -> Option<Gid> {
-        self.device
-            .gid(u32::from(index))
-            .map(|gid| Gid(*gid.as_bytes()))
+        let gid = self.port.source_gid(usize::from(index))?;
+        Some(Gid(*gid.as_bytes()))
     }
 }
 

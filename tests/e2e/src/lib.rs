@@ -10,6 +10,8 @@
 
 pub mod artefacts;
 pub mod c_program;
+#[cfg(test)]
+mod complaints;
 pub mod debian;
 pub mod fabric;
 pub mod interrupt;

@@ -48,6 +48,7 @@ fn expect(finding: &Finding, grade: Grade, text: &str, cure: &str) {
     );
 }
 
+/// What users complain about: "provider file in the wrong directory, device invisible, nothing says why".
 #[test]
 fn libibverbs_that_is_absent_or_foreign() {
     let found = |private_abi, public_minor| Found {
@@ -120,6 +121,7 @@ fn places_and_settings() {
     );
 }
 
+/// What users complain about: "device invisible, nothing says why".
 #[test]
 fn a_tree_of_another_network_namespace_or_none() {
     assert_eq!(check_tree(None, 7), None);

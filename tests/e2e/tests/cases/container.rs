@@ -78,7 +78,7 @@ pub fn cases() -> Vec<Case> {
     ]
 }
 
-/// What users complain about: "invisible in docker; needs privileged, IPC_LOCK, /dev nodes, host network".
+/// What users complain about: "no rdma_rxe, no root to load it", "invisible in docker; needs privileged, IPC_LOCK, /dev nodes, host network".
 fn two_containers(bench: &Bench) -> Result<()> {
     let fabric = bench.direct()?;
     let folder =

@@ -102,7 +102,8 @@ pub fn byte_check(
 }
 
 /// What users complain about: "a long transfer with lost packets ends in a lock-up", "an event comes but the CQ is empty", "a
-/// zero-length write-with-immediate completes before earlier writes are visible".
+/// zero-length write-with-immediate completes before earlier writes are visible", "write-with-immediate returned EINVAL; writes over
+/// one MTU failed".
 fn check_bytes(bench: &Bench, seconds: u64, loss_ppm: u64, events: bool) -> Result<()> {
     let fabric = bench.planes(4)?;
     if loss_ppm > 0 {

@@ -56,7 +56,7 @@ fn devinfo(bench: &Bench) -> Result<()> {
         Program::new("ibv_devinfo").args(["-v", "-d", "metaroce0"]),
     )?;
     let text = &outcome.stdout;
-    for wanted in ["PORT_ACTIVE", "Ethernet"] {
+    for wanted in ["PORT_ACTIVE", "Ethernet", "10.0 Gbps"] {
         ensure!(
             text.contains(wanted),
             "ibv_devinfo does not say {wanted}:\n{text}"

@@ -1,13 +1,15 @@
 //! GIDs: pairs of them that cannot reach each other, and addresses that come, go and come back while programs run.
 
-
 use anyhow::{Result, ensure};
-use metaroce_e2e::fabric::NIC;
+use metaroce_e2e::fabric::{DEFAULT_MTU_BYTES, NIC};
 use metaroce_e2e::needs::Need;
-use metaroce_e2e::{Host, Program, c_program, tool};
+use metaroce_e2e::{Fabric, Host, Program, Topology, c_program, tool};
 
 use super::contract::says_ok;
 use super::{Bench, Case, ON_DEVICE};
+
+/// The second NIC of a host that has several.
+const SECOND_NIC: &str = "eth1";
 
 /// Source, destination, what RTR says, and what the log must say of it.
 const UNREACHABLE: &[(&str, &str, &str, &str)] = &[
@@ -57,12 +59,36 @@ const UNREACHABLE: &[(&str, &str, &str, &str)] = &[
 
 /// The cases of this file.
 pub fn cases() -> Vec<Case> {
-    let needs = [ON_DEVICE, &[Need::VerbsHeaders, Need::Ipv6]].concat();
-    vec![Case::new(
-        "gids::pairs that cannot reach each other",
-        &needs,
-        unreachable,
-    )]
+    let needs = [ON_DEVICE, &[Need::VerbsHeaders]].concat();
+    let case =
+        |what: &str, run: fn(&Bench) -> Result<()>| Case::new(format!("gids::{what}"), &needs, run);
+    vec![
+        case("pairs that cannot reach each other", unreachable).needing(Need::Ipv6),
+        case("addresses come and go, and indexes stay", live).needing(Need::Program("ibv_devinfo")),
+        case("a link that goes is told by its own device only", ports),
+    ]
+}
+
+/// What users complain about: "GID 0 stale or gone, index moves after a flap".
+fn live(bench: &Bench) -> Result<()> {
+    let fabric = bench.direct()?;
+    alone(bench, &fabric, "gid_live", NIC)
+}
+
+/// What users complain about: "async event of one port kills others".
+fn ports(bench: &Bench) -> Result<()> {
+    let fabric = Fabric::temporary(Topology::Nics(2), DEFAULT_MTU_BYTES)?;
+    alone(bench, &fabric, "port_events", SECOND_NIC)
+}
+
+/// Runs a program alone on host a, with the name of an interface.
+fn alone(bench: &Bench, fabric: &Fabric, program: &str, interface: &str) -> Result<()> {
+    let program = Program::new(c_program::compile(program)?).args([interface]);
+    let outcome = bench
+        .on_device(fabric, Host::A, program)?
+        .run()?
+        .success()?;
+    says_ok(&outcome)
 }
 
 /// What users complain about: "link-local picked and then unreachable", "a pair that cannot reach gets no message", "RTR times

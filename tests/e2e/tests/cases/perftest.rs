@@ -101,6 +101,7 @@ fn programs(program: &str, options: &[&str]) -> (Program, Program, u16) {
     (server, client, port)
 }
 
+/// What users complain about: "read/send tests hang silently", "noise on stderr".
 fn run_on(bench: &Bench, fabric: &Fabric, program: &str, options: &[&str]) -> Result<()> {
     let (server, client, port) = programs(program, options);
     let outcome = bench.pair(fabric, server, client, port)?.success()?;
@@ -109,6 +110,13 @@ fn run_on(bench: &Bench, fabric: &Fabric, program: &str, options: &[&str]) -> Re
         "{program} ended well but printed no result:\n{}",
         outcome.client.describe()
     );
+    for side in [&outcome.server, &outcome.client] {
+        ensure!(
+            !side.stderr.contains("metaroce"),
+            "it said something that nobody asked for:\n{}",
+            side.describe()
+        );
+    }
     Ok(())
 }
 
@@ -148,6 +156,7 @@ fn endless(bench: &Bench) -> Result<()> {
     Ok(())
 }
 
+/// What users complain about: "100 parallel ping-pongs lock up".
 fn many_pairs(bench: &Bench) -> Result<()> {
     let fabric = bench.direct()?;
     let pairs: Vec<_> = (0..PAIRS)

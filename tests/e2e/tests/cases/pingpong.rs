@@ -38,6 +38,7 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
+/// What users complain about: "writes over one MTU failed", "read/send tests hang silently".
 fn run(bench: &Bench, size_bytes: u32, iterations: u32, events: bool) -> Result<()> {
     let fabric = bench.direct()?;
     let port = next_port();

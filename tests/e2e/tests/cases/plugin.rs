@@ -282,6 +282,7 @@ fn status_of(outcome: &Outcome) -> Option<i32> {
     outcome.status.and_then(|status| status.code())
 }
 
+/// What users complain about: "provider file in the wrong directory, device invisible, nothing says why".
 fn messages(bench: &Bench) -> Result<()> {
     let artefacts = bench.artefacts()?;
     /// Variable, value, program, exit status, text on stderr.

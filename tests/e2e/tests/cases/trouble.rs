@@ -83,7 +83,7 @@ fn ip(fabric: &Fabric, host: Host, arguments: &[&str]) -> Result<()> {
     tool::run("ip", &words).map(drop)
 }
 
-/// The byte checker between the two hosts, with `trouble` in the midst of it.
+/// What users complain about: "link flaps kill jobs". The byte checker between the two hosts, with `trouble` in the midst of it.
 fn transfer(
     bench: &Bench,
     trouble: impl FnOnce(&Fabric, &Proc, &Proc) -> Result<()>,

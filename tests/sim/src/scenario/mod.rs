@@ -10,7 +10,7 @@ use crate::node::HostConfig;
 pub use crate::program::Pair;
 use crate::workload::Workload;
 
-pub use named::{NAMES, bulk, named};
+pub use named::{NAMES, bulk, bulk_to_one, named};
 pub use random::random;
 
 /// Something that happens to the world while it runs.

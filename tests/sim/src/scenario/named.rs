@@ -332,3 +332,17 @@ pub fn bulk(seed: u64, loss: f64, planes: u8, messages: u32) -> Scenario {
     scenario.limit_events = u64::MAX;
     scenario
 }
+
+/// The same from `senders` hosts to one, whose link is no faster than each of theirs.
+pub fn bulk_to_one(seed: u64, senders: usize, messages: u32) -> Scenario {
+    let mut scenario = bulk(seed, 0.0, 1, messages);
+    let (host, pair) = (scenario.hosts[0].clone(), scenario.pairs[0].clone());
+    scenario.hosts = vec![host; senders + 1];
+    scenario.pairs = (1..=senders)
+        .map(|at| Pair {
+            nodes: [NodeId(at), NodeId(0)],
+            ..pair.clone()
+        })
+        .collect();
+    scenario
+}
