@@ -38,7 +38,7 @@ fn many_senders_to_one_receiver(#[case] senders: usize) {
     println!("{}", outcome.summary());
     assert!(outcome.is_right(), "{outcome}");
     let together = outcome.goodput_bits_per_s();
-    assert!(together > 8.5e9, "{together} of 10 Gb/s from {senders}");
+    assert!(together > 8.0e9, "{together} of 10 Gb/s from {senders}");
 }
 
 #[test]

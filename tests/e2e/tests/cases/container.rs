@@ -165,12 +165,13 @@ fn start(
         .limit(bench.time_left())
         .spawn()?;
     container.wait_output(WAITS, STARTS_WITHIN)?;
+    // What makes the container go on comes last: its link is whole when it takes it up.
     let script = "ip link add dev bridge type bridge && \
                   ip link add dev inside mtu $MTU type veth peer name outside mtu $MTU && \
-                  ip link set dev inside netns $CONTAINER name eth0 && \
                   ip address flush dev $NIC && \
                   ip link set dev $NIC master bridge && ip link set dev outside master bridge && \
-                  ip link set dev outside up && ip link set dev bridge up";
+                  ip link set dev outside up && ip link set dev bridge up && \
+                  ip link set dev inside netns $CONTAINER name eth0";
     Program::new("sh")
         .args(["-c", script])
         .env("NIC", NIC)
