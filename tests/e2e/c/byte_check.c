@@ -525,7 +525,8 @@ static void read_messages(void)
 			have = 0;
 			on_message(&m);
 		}
-	CHECK(r < 0 && (errno == EAGAIN || errno == EINTR), "the other side closed the TCP connection");
+	/* a side that has both words of the end goes, maybe before the other has looked */
+	CHECK((r < 0 && (errno == EAGAIN || errno == EINTR)) || (!r && we_end && peer_ends), "the other side closed the TCP connection");
 }
 
 static void wait_for_news(void)

@@ -69,13 +69,20 @@ impl Need {
     }
 }
 
+/// What the kernel has, and what a container may have of it.
 fn too_little_memory(wanted_mib: u64) -> Option<String> {
     let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let line = text
         .lines()
         .find_map(|line| line.strip_prefix("MemAvailable:"));
-    let available = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
-    let available_mib = available.unwrap_or(0) >> 10;
+    let available_kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+    // Of cgroup 2 and 1; no number means no limit.
+    let limits = ["memory.max", "memory/memory.limit_in_bytes"].map(|file| {
+        let text = fs::read_to_string(format!("/sys/fs/cgroup/{file}")).ok()?;
+        text.trim().parse::<u64>().ok()
+    });
+    let limit_mib = limits.into_iter().flatten().min().unwrap_or(u64::MAX) >> 20;
+    let available_mib = (available_kib.unwrap_or(0) >> 10).min(limit_mib);
     (available_mib < wanted_mib).then(|| {
         format!("needs {wanted_mib} MiB of free memory, and {available_mib} are available")
     })
@@ -115,6 +122,13 @@ fn absent(path: &str, cure: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn more_memory_than_there_is_is_a_reason() {
+        assert_eq!(Need::MemoryMib(1).unmet(), None);
+        let reason = Need::MemoryMib(1 << 40).unmet().unwrap();
+        assert!(reason.contains("MiB of free memory"), "{reason}");
+    }
 
     #[test]
     fn a_missing_program_is_a_reason() {
