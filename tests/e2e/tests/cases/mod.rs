@@ -51,6 +51,7 @@ pub fn all() -> Vec<Case> {
         scale::cases(),
         telemetry::cases(),
         trouble::cases(),
+        planes::cases(),
         links::cases(),
         container::cases(),
         gids::cases(),
