@@ -92,12 +92,13 @@ fn too_little_memory(wanted_mib: u64) -> Option<String> {
 fn no_link_kind(kind: &str) -> Option<String> {
     let options = if kind == "vlan" { "id 1" } else { "" };
     let upon = if kind == "bridge" { "" } else { "link lower" };
+    let module = if kind == "vlan" { "8021q" } else { kind };
     let script = format!(
         "ip link add lower type veth peer name far && ip link add {upon} name upper type {kind} {options}"
     );
     let made = tool::run("unshare", &["-n", "sh", "-c", &script]);
     made.err().map(|_| {
-        format!("this kernel makes no interface of kind {kind}: modprobe {kind}, or a kernel that has it")
+        format!("this kernel makes no interface of kind {kind}: modprobe {module}, or a kernel that has it")
     })
 }
 
