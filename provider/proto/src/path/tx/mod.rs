@@ -469,6 +469,11 @@ impl<R: Copy> PathTx<R> {
         self.caller_waits = waits;
     }
 
+    /// The caller waits, but found nothing to ask for now: it looks again as much later as if a probe had been sent.
+    pub fn wait_longer(&mut self, now: Time) {
+        self.probe.on_look_in_vain(now);
+    }
+
     // ---- Moves ----
 
     /// The path is on another route from now on: a new epoch begins, unless the path is already as far ahead of the
