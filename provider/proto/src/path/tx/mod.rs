@@ -233,8 +233,9 @@ impl<R: Copy> PathTx<R> {
         let mut outcome = BlockOutcome::default();
         let echoed_sent_at = self.take_received(now, &received, echo, acked, &mut outcome);
         let present = block.epoch == self.epoch;
-        outcome.news = outcome.acked_packets > 0 || echo > self.echoed;
-        outcome.route_works = present && echo > self.echoed;
+        let newer = echo > self.echoed;
+        outcome.news = outcome.acked_packets > 0 || newer;
+        outcome.route_works = present && newer;
         let bare = self.bare.take_echoed(echo);
         outcome.probe_answered =
             self.probe.unanswered() > 0 && (outcome.route_works || bare.is_some_and(is_probe));
@@ -245,7 +246,8 @@ impl<R: Copy> PathTx<R> {
             outcome.woke = self.probe.on_route_works();
         }
         self.echoed = self.echoed.max(echo);
-        if self.heard.is_none_or(|heard| heard.is_before(block.epoch)) {
+        // What is later in a newer epoch is later in time, too; an old block may only look newer, as epochs wrap.
+        if newer && self.heard.is_none_or(|heard| heard.is_before(block.epoch)) {
             self.heard = Some(block.epoch);
         }
         self.take_counts(now, block, &mut outcome);
