@@ -321,3 +321,22 @@ fn a_block_of_an_epoch_long_ago_does_not_let_the_path_run_ahead() {
     pair.take(ancient);
     assert!(!pair.tx.can_begin_epoch());
 }
+
+// WIRE 5.8
+#[test]
+fn counts_of_a_block_from_long_ago_are_not_taken() {
+    let mut pair = Pair::warmed_up();
+    let ancient = pair.block();
+    for _ in 0..40_000 {
+        let flight = pair.send();
+        pair.pass(1_000);
+        pair.deliver(flight);
+        pair.ack();
+    }
+    // 40,000 packets fewer look like 25,536 more.
+    let outcome = pair.take(ancient);
+    assert_eq!((outcome.received, outcome.news), (0, false));
+    let flight = pair.send();
+    pair.deliver(flight);
+    assert_eq!(pair.ack().received, 1);
+}

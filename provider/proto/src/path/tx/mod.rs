@@ -233,7 +233,8 @@ impl<R: Copy> PathTx<R> {
         let mut outcome = BlockOutcome::default();
         let echoed_sent_at = self.take_received(now, &received, echo, acked, &mut outcome);
         let present = block.epoch == self.epoch;
-        let newer = echo > self.echoed;
+        // The peer's echo and its counters never fall, but numbers of what is on the wire wrap: an old block may look new.
+        let (newer, old) = (echo > self.echoed, echo < self.echoed);
         outcome.news = outcome.acked_packets > 0 || newer;
         outcome.route_works = present && newer;
         let bare = self.bare.take_echoed(echo);
@@ -246,11 +247,13 @@ impl<R: Copy> PathTx<R> {
             outcome.woke = self.probe.on_route_works();
         }
         self.echoed = self.echoed.max(echo);
-        // What is later in a newer epoch is later in time, too; an old block may only look newer, as epochs wrap.
+        // What is of a newer epoch is later in time, too.
         if newer && self.heard.is_none_or(|heard| heard.is_before(block.epoch)) {
             self.heard = Some(block.epoch);
         }
-        self.take_counts(now, block, &mut outcome);
+        if !old {
+            self.take_counts(now, block, &mut outcome);
+        }
         let verdicts = self.judge(now, block.epoch, echo);
         outcome.lost = verdicts.lost;
         outcome.most_transmissions = verdicts.most_transmissions;
