@@ -24,6 +24,8 @@ const KEPT_MAX: usize = 64;
 const ROUNDS_MAX: u32 = 5_000;
 /// The same for a path that was lied to, which may never come to an end.
 const LIED_ROUNDS_MAX: u32 = 50;
+/// A block that speaks of an epoch so long ago may seem to speak of one to come: they compare modulo 256.
+const EPOCHS_TOLD_APART: u64 = 127;
 /// Time that the answer of the honest end takes.
 const HONEST_RTT_NS: u64 = 20_000;
 
@@ -48,7 +50,10 @@ struct Bench {
     record_of: Vec<u32>,
     returned: Vec<u32>,
     flights: VecDeque<Flight>,
-    blocks: VecDeque<PathBlock>,
+    /// Honest blocks, and of each the true number of the epoch of which it speaks.
+    blocks: VecDeque<(PathBlock, u64)>,
+    /// Epochs that the path has begun.
+    epochs: u64,
     /// A block said something that the receiver did not: an acknowledgement proves nothing any more.
     lied_to: bool,
 }
@@ -62,6 +67,7 @@ pub fn run(input: &[u8]) {
             if bytes.is_empty() || bench.step(&mut bytes).is_err() {
                 break;
             }
+            bench.count_epochs();
             bench.check();
         }
         bench.finish();
@@ -86,6 +92,7 @@ impl Bench {
             returned: Vec::new(),
             flights: VecDeque::new(),
             blocks: VecDeque::new(),
+            epochs: 0,
             lied_to: false,
         })
     }
@@ -117,22 +124,23 @@ impl Bench {
             10 | 11 => self.deliver(bytes)?,
             12 => {
                 if let Some(block) = self.rx.block(self.now) {
-                    self.keep_block(block);
-                    self.take(&block);
+                    let epoch = self.true_epoch(&block);
+                    self.keep_block(block, epoch);
+                    self.take(&block, epoch);
                 }
             }
             13 => {
                 // A block that was overtaken, or came twice.
                 if !self.blocks.is_empty() {
                     let at = bytes.choose_index(self.blocks.len())?;
-                    let block = self.blocks[at];
-                    self.take(&block);
+                    let (block, epoch) = self.blocks[at];
+                    self.take(&block, epoch);
                 }
             }
             14 => {
                 let block = self.forged(bytes)?;
                 self.lied_to = true;
-                self.take(&block);
+                self.take(&block, self.epochs);
             }
             _ => match bytes.int_in_range(0..=3)? {
                 0 => self.tx.set_waiting(self.now, bytes.arbitrary()?),
@@ -243,11 +251,25 @@ impl Bench {
         assert_eq!(arrival.verdict, expected, "the verdict is not what it said");
     }
 
-    fn keep_block(&mut self, block: PathBlock) {
+    fn keep_block(&mut self, block: PathBlock, true_epoch: u64) {
         if self.blocks.len() == KEPT_MAX {
             self.blocks.pop_front();
         }
-        self.blocks.push_back(block);
+        self.blocks.push_back((block, true_epoch));
+    }
+
+    /// The number of a block's epoch without its wrap, for a block that is new.
+    fn true_epoch(&mut self, block: &PathBlock) -> u64 {
+        self.count_epochs();
+        // After a lie it may be of none that the path has begun.
+        self.epochs
+            .saturating_sub(u64::from(self.tx.epoch().since(block.epoch)))
+    }
+
+    /// To be called before the path begins its next but 255th.
+    fn count_epochs(&mut self) {
+        let known = Epoch(self.epochs as u8);
+        self.epochs += u64::from(self.tx.epoch().since(known));
     }
 
     /// A block of the input's own making, near what could be true: far from it the first check refuses everything.
@@ -290,7 +312,7 @@ impl Bench {
         })
     }
 
-    fn take(&mut self, block: &PathBlock) {
+    fn take(&mut self, block: &PathBlock, true_epoch: u64) {
         let before = self.tx.outstanding();
         let outcome = self.tx.handle_block(self.now, block, &mut self.returned);
         assert_eq!(
@@ -303,8 +325,9 @@ impl Bench {
             !outcome.invalid || self.returned.is_empty(),
             "an invalid block was used"
         );
+        let tells = self.epochs - true_epoch <= EPOCHS_TOLD_APART;
         assert!(
-            !outcome.invalid || self.lied_to,
+            !outcome.invalid || self.lied_to || !tells,
             "an honest block is refused: {block:?}"
         );
         let mut acked_bytes = 0;
@@ -385,8 +408,10 @@ impl Bench {
             }
             self.now = self.now + HONEST_RTT_NS / 2;
             if let Some(block) = self.rx.block(self.now).filter(|_| any) {
-                self.take(&block);
+                let epoch = self.true_epoch(&block);
+                self.take(&block, epoch);
             }
+            self.count_epochs();
             self.check();
             if self.tx.is_idle() {
                 break;

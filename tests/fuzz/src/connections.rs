@@ -18,7 +18,7 @@ use metaroce_sim::world::World;
 const FAULTS_MAX: u8 = 4;
 /// Requests of one program at most: a run takes about a millisecond.
 const MESSAGES_MAX: u32 = 12;
-/// Local ACK timeout: 34 s with 8 tries, more than a script can lose probes for (one in 20 ms).
+/// Local ACK timeout: 34 s with 8 tries, more than a script lasts.
 const TIMEOUT: u8 = 20;
 /// Everything must be done within this, of virtual time: more than the above.
 const LIMIT_NS: u64 = 120_000_000_000;
@@ -123,12 +123,11 @@ fn draw_pair(bytes: &mut Unstructured<'_>, nodes: usize, theme: Theme) -> Result
         draw_workload(bytes, max_bytes, theme)?,
     ];
     if theme == Theme::Calm && bytes.arbitrary()? {
-        // As in the simulator's own scenarios: both leave, when both have everything.
-        for workload in &mut workloads {
-            workload.ending = match workload.mistake {
-                Some(_) => Ending::Stay,
-                None => Ending::Destroy,
-            };
+        // As in the simulator's own scenarios: both leave, when both have everything. Nobody leaves before a mistake of
+        // the other was answered: nothing that is received tells when.
+        let calm = workloads.iter().all(|workload| workload.mistake.is_none());
+        for workload in workloads.iter_mut().filter(|_| calm) {
+            workload.ending = Ending::Destroy;
         }
     }
     Ok(Pair {

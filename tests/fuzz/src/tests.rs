@@ -18,3 +18,11 @@ fn seeds_are_right() {
 fn packets_hello_not_first() {
     packets::run(include_bytes!("../regressions/packets-hello-not-first"));
 }
+
+/// The model took a block for a lie that was so old that its epoch looked like one to come.
+#[test]
+fn acks_block_of_an_epoch_long_ago() {
+    acks::run(include_bytes!(
+        "../regressions/acks-block-of-an-epoch-long-ago"
+    ));
+}

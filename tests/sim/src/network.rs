@@ -282,7 +282,7 @@ impl Network {
         if self.is_dark(now, &datagram) {
             return Err(Fate::Dark);
         }
-        if let Some(step) = self.config.script.next(&datagram) {
+        if let Some(step) = self.config.script.next(now, &datagram) {
             return self.follow(step, left, datagram, arrivals);
         }
         if self.is_lost(now) {

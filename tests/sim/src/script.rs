@@ -1,6 +1,6 @@
 //! The fate of single packets, chosen by bytes: a fuzzer writes them, so that it can find out by itself which packet has
 //! to be lost, late, doubled or damaged for something to go wrong. One byte a packet, in the order in which they are
-//! sent; after the last byte everything arrives. Called by `network.rs` for each datagram.
+//! sent; after the last byte, or after [`LASTS_NS`], everything arrives. Called by `network.rs` for each datagram.
 //!
 //! A *hostile* script also forges: it alters fields and repairs the checksum, which no network does. Then nothing is left
 //! of the contract but what an endpoint owes to itself (see `Ledger::break_down`).
@@ -8,6 +8,7 @@
 use std::collections::VecDeque;
 use std::rc::Rc;
 
+use metaroce_proto::types::Time;
 use metaroce_proto::wire::seal;
 
 use crate::network::Datagram;
@@ -20,6 +21,10 @@ const HEADER_BYTES: usize = 64;
 
 /// The shortest delay, which the argument of a step doubles.
 const DELAY_NS: u64 = 1_000;
+
+/// A script is over after this, whatever is left of it: where packets are rare (set-up is tried once a second) a few
+/// bytes would otherwise make the network dark for longer than any program is patient.
+const LASTS_NS: u64 = 10_000_000_000;
 
 /// What happens to one datagram.
 #[derive(Clone, Debug)]
@@ -48,6 +53,7 @@ pub struct Script {
     at: usize,
     hostile: bool,
     losses_left: u8,
+    began: Option<Time>,
     kept: VecDeque<Datagram>,
 }
 
@@ -74,8 +80,12 @@ impl Script {
         byte
     }
 
-    /// What happens to `datagram`; `None` when the script is over.
-    pub(crate) fn next(&mut self, datagram: &Datagram) -> Option<Step> {
+    /// What happens to `datagram`, sent `now`; `None` when the script is over.
+    pub(crate) fn next(&mut self, now: Time, datagram: &Datagram) -> Option<Step> {
+        let began = *self.began.get_or_insert(now);
+        if now.since_ns(began) > LASTS_NS {
+            return None;
+        }
         if self.losses_left > 0 {
             self.losses_left -= 1;
             return Some(Step::Lose);
@@ -169,7 +179,7 @@ mod tests {
     fn each_byte_decides_one_packet_and_then_all_is_well() {
         let mut script = Script::new(&[0, 7, 0x18, 0x39, 0x0b], false);
         let packet = datagram(&[1; 20]);
-        let mut next = || script.next(&packet);
+        let mut next = || script.next(Time::ZERO, &packet);
         assert!(matches!(next(), Some(Step::Deliver { mark: false })));
         assert!(matches!(next(), Some(Step::Lose)));
         // Two in a row from one byte.
@@ -181,19 +191,30 @@ mod tests {
     }
 
     #[test]
+    fn a_script_is_over_in_time() {
+        let mut script = Script::new(&[0xf8; 100], false);
+        let packet = datagram(&[1; 20]);
+        let began = Time::from_ns(7_000);
+        assert!(matches!(script.next(began, &packet), Some(Step::Lose)));
+        let last = began + LASTS_NS;
+        assert!(matches!(script.next(last, &packet), Some(Step::Lose)));
+        assert!(script.next(last + 1, &packet).is_none());
+    }
+
+    #[test]
     fn damage_always_alters_and_only_the_hostile_forge() {
         let packet = datagram(&[1; 20]);
         let mut script = Script::new(&[12, 25, 0, 15, 3, 9], false);
-        let Some(Step::Alter(bytes)) = script.next(&packet) else {
+        let Some(Step::Alter(bytes)) = script.next(Time::ZERO, &packet) else {
             panic!("not altered")
         };
         assert_eq!((bytes.len(), bytes[5]), (20, 0));
         assert!(matches!(
-            script.next(&packet),
+            script.next(Time::ZERO, &packet),
             Some(Step::Deliver { mark: false })
         ));
         let mut script = Script::new(&[15, 3, 9], true);
-        let Some(Step::Alter(bytes)) = script.next(&packet) else {
+        let Some(Step::Alter(bytes)) = script.next(Time::ZERO, &packet) else {
             panic!("not forged")
         };
         assert_eq!(bytes[3], 10);

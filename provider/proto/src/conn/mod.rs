@@ -197,6 +197,8 @@ pub(crate) struct Connection {
     window_opens_at: Option<Time>,
     /// Path that asks when an answer does not come although all packets are acknowledged.
     waiting_path: Option<usize>,
+    /// When that path was last found to have nobody to ask for.
+    looked_at: Time,
     /// Stream that is asked for next.
     ask_turn: usize,
     /// When a plane without a working path is tried again.
@@ -283,6 +285,7 @@ impl Connection {
             suspicion: None,
             window_opens_at: None,
             waiting_path: None,
+            looked_at: now,
             ask_turn: 0,
             plane_check_at: None,
             plane_check_owed: false,

@@ -303,7 +303,14 @@ impl Connection {
         }
         self.ask_turn = self.ask_turn.wrapping_add(STREAMS_PER_LOOK);
         // Not now: others are still in flight, or nobody waits at all.
+        let silent = self.last_heard < self.looked_at;
+        self.looked_at = cx.now;
         let path = &mut self.path_mut(at).tx;
+        if owed && silent {
+            // Their own paths ask. As long as the peer says nothing there is less and less to look for.
+            path.wait_longer(cx.now);
+            return;
+        }
         path.set_waiting(cx.now, false);
         if owed {
             path.set_waiting(cx.now, true);

@@ -24,7 +24,8 @@ pub(super) struct ProbeTimer {
     unanswered: u32,
     /// Of these, on the present route.
     on_route: u32,
-    /// Sent one after the other though answered, while nothing is outstanding and the caller waits.
+    /// Sent one after the other though answered, while nothing is outstanding and the caller waits; or left out because
+    /// the caller had nothing to ask for.
     in_vain: u32,
     resting: bool,
     rto_base: Time,
@@ -147,6 +148,12 @@ impl ProbeTimer {
         if idle {
             self.start_over(now);
         }
+    }
+
+    /// The caller waits and had nothing to ask for when the probe was due.
+    pub(super) fn on_look_in_vain(&mut self, now: Time) {
+        self.base = now;
+        self.in_vain = self.in_vain.saturating_add(1);
     }
 
     /// The path is on another route: of the probes asked for, at most the one that goes with the move is on it.

@@ -57,6 +57,35 @@ fn a_silent_peer_fails_the_work_within_the_bound(#[values(false, true)] icmp: bo
     assert!(network.nodes[0].failures.len() == 1);
 }
 
+/// The path that asks for unexecuted messages has nothing of its own outstanding: those of the others are.
+#[test]
+fn a_silent_peer_is_looked_for_less_and_less() {
+    let mut network = Network::pair(109, CALM, 2);
+    let (a, b) = network.connected(0, 1);
+    exchange(&mut network, (0, a), (1, b));
+    network.region(0, 6, 0, vec![0; 200_000], Visibility::Relaxed);
+    network.region(1, 7, 0, vec![0; 200_000], Visibility::Relaxed);
+    let write = Operation::Write {
+        remote_addr: 0,
+        rkey: 7,
+    };
+    // What went over the first plane is acknowledged, and among its paths is the one that asks; the rest is not.
+    network.nodes[0].sends.clear();
+    network.cut = vec![ip(1, 1)];
+    network.submit(0, a, 1, write, gather(6, 0, 200_000));
+    network.run(200_000);
+    network.cut = vec![ip(1, 0), ip(1, 1)];
+    let (end, mut looks) = (network.now + PATIENCE - 10 * MS, 0);
+    let mut carried = network.carried;
+    while network.step(end) {
+        // Nothing arrives: what sends nothing was a look.
+        looks += u32::from(network.carried == carried);
+        carried = network.carried;
+    }
+    assert!(network.nodes[0].sends.is_empty());
+    assert!(looks < 100, "{looks} looks");
+}
+
 // WIRE 3.22
 #[rstest]
 fn a_process_that_was_stopped_does_not_blame_its_peer(#[values(false, true)] peer_dies: bool) {

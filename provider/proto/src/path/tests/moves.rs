@@ -300,3 +300,43 @@ fn an_answer_by_the_old_route_does_not_end_the_rest_on_the_new_one() {
     assert!(pair.ack().woke);
     assert_eq!(pair.tx.last_ack_time(), Some(pair.now));
 }
+
+// WIRE 4.13
+#[test]
+fn a_block_of_an_epoch_long_ago_does_not_let_the_path_run_ahead() {
+    let mut pair = Pair::warmed_up();
+    let ancient = pair.block();
+    for _ in 0..200 {
+        pair.tx.move_to(pair.now);
+        let flight = pair.send();
+        pair.pass(RTT_NS);
+        pair.deliver(flight);
+        pair.ack();
+    }
+    while pair.tx.can_begin_epoch() {
+        pair.tx.move_to(pair.now);
+    }
+    assert_eq!(pair.tx.epoch(), Epoch(200u8.wrapping_add(EPOCHS_AHEAD_MAX)));
+    // Its epoch 0 looks like the 56th after the newest one that was heard.
+    pair.take(ancient);
+    assert!(!pair.tx.can_begin_epoch());
+}
+
+// WIRE 5.8
+#[test]
+fn counts_of_a_block_from_long_ago_are_not_taken() {
+    let mut pair = Pair::warmed_up();
+    let ancient = pair.block();
+    for _ in 0..40_000 {
+        let flight = pair.send();
+        pair.pass(1_000);
+        pair.deliver(flight);
+        pair.ack();
+    }
+    // 40,000 packets fewer look like 25,536 more.
+    let outcome = pair.take(ancient);
+    assert_eq!((outcome.received, outcome.news), (0, false));
+    let flight = pair.send();
+    pair.deliver(flight);
+    assert_eq!(pair.ack().received, 1);
+}

@@ -233,8 +233,10 @@ impl<R: Copy> PathTx<R> {
         let mut outcome = BlockOutcome::default();
         let echoed_sent_at = self.take_received(now, &received, echo, acked, &mut outcome);
         let present = block.epoch == self.epoch;
-        outcome.news = outcome.acked_packets > 0 || echo > self.echoed;
-        outcome.route_works = present && echo > self.echoed;
+        // The peer's echo and its counters never fall, but numbers of what is on the wire wrap: an old block may look new.
+        let (newer, old) = (echo > self.echoed, echo < self.echoed);
+        outcome.news = outcome.acked_packets > 0 || newer;
+        outcome.route_works = present && newer;
         let bare = self.bare.take_echoed(echo);
         outcome.probe_answered =
             self.probe.unanswered() > 0 && (outcome.route_works || bare.is_some_and(is_probe));
@@ -245,10 +247,13 @@ impl<R: Copy> PathTx<R> {
             outcome.woke = self.probe.on_route_works();
         }
         self.echoed = self.echoed.max(echo);
-        if self.heard.is_none_or(|heard| heard.is_before(block.epoch)) {
+        // What is of a newer epoch is later in time, too.
+        if newer && self.heard.is_none_or(|heard| heard.is_before(block.epoch)) {
             self.heard = Some(block.epoch);
         }
-        self.take_counts(now, block, &mut outcome);
+        if !old {
+            self.take_counts(now, block, &mut outcome);
+        }
         let verdicts = self.judge(now, block.epoch, echo);
         outcome.lost = verdicts.lost;
         outcome.most_transmissions = verdicts.most_transmissions;
@@ -467,6 +472,11 @@ impl<R: Copy> PathTx<R> {
             self.probe.on_caller_waits(now, idle);
         }
         self.caller_waits = waits;
+    }
+
+    /// The caller waits, but found nothing to ask for now: it looks again as much later as if a probe had been sent.
+    pub fn wait_longer(&mut self, now: Time) {
+        self.probe.on_look_in_vain(now);
     }
 
     // ---- Moves ----
