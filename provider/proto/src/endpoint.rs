@@ -31,7 +31,7 @@ use crate::telemetry::log::{Ending, Log, Record, What};
 use crate::telemetry::{ConnectionInfo, Counters, EndedCounters, EndpointInfo};
 use crate::train::{SegmentOwner, Train};
 use crate::types::{EndpointConfig, LocalIndex, QpId, Route, SourceSlot, Status, Time};
-use crate::wire::{CloseReason, FillStatus, Incarnation};
+use crate::wire::{CloseReason, ConnectionId, FillStatus, Incarnation};
 use demux::ResetBudget;
 use qp::QpTable;
 use table::{ConnectionIndex, ConnectionTable};
@@ -539,10 +539,7 @@ impl Endpoint {
                 let Ok(routes) = Connection::routes_for(&self.shared.config, &key) else {
                     return;
                 };
-                let mut my_id = random_id(&mut self.shared.rng);
-                while self.connections.find_id(my_id).is_some() {
-                    my_id = random_id(&mut self.shared.rng);
-                }
+                let my_id = self.fresh_id();
                 let shared = &mut self.shared;
                 self.connections.insert(|index| {
                     Box::new(Connection::new(index, key, my_id, routes, now, shared))
@@ -550,6 +547,16 @@ impl Endpoint {
             }
         };
         self.on_connection(now, index, |connection, cx| connection.attach(cx, id));
+    }
+
+    /// An id that no connection has.
+    fn fresh_id(&mut self) -> ConnectionId {
+        loop {
+            let id = random_id(&mut self.shared.rng);
+            if self.connections.find_id(id).is_none() {
+                return id;
+            }
+        }
     }
 
     /// The stream of a queue pair may have something to send.

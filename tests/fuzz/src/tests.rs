@@ -26,3 +26,20 @@ fn acks_block_of_an_epoch_long_ago() {
         "../regressions/acks-block-of-an-epoch-long-ago"
     ));
 }
+
+/// A late HELLO of a process that had been replaced made a connection take the new process for the old one: streams that
+/// the new one had opened lost their peer, without a word to it.
+#[test]
+fn connections_late_hello_of_a_process_that_is_gone() {
+    connections::run(include_bytes!(
+        "../regressions/connections-late-hello-of-a-process-that-is-gone"
+    ));
+}
+
+/// What a queue pair had to answer when it failed before its peer's OPEN had come was kept, and kept its process busy.
+#[test]
+fn connections_answer_of_a_life_that_failed_before_it_was_open() {
+    connections::run(include_bytes!(
+        "../regressions/connections-answer-of-a-life-that-failed-before-it-was-open"
+    ));
+}

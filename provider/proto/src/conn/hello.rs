@@ -5,7 +5,8 @@
 use crate::conn::route::Routes;
 use crate::conn::streams::List;
 use crate::conn::{
-    Candidate, Connection, Context, Item, RX_PATHS_MAX, Shared, State, TX_PATHS_MAX, random_id,
+    Candidate, Connection, Context, Item, RX_PATHS_MAX, Shared, State, TX_PATHS_MAX,
+    UNKNOWN_INCARNATION, random_id,
 };
 use crate::endpoint::qp::{Phase, Retry};
 use crate::endpoint::table::Key;
@@ -34,6 +35,9 @@ pub(crate) enum HelloVerdict {
     Void,
     /// The restarted peer has shown that it knows its fresh id: this connection is over, the candidate takes its place.
     Replace(Candidate),
+    /// Another incarnation than the one that was told our id, before the connection was open: one with a fresh id takes
+    /// its place, which the HELLO is for.
+    StartOver,
 }
 
 /// The HELLO of a connection, or to a candidate that may take its place.
@@ -79,7 +83,12 @@ impl Connection {
         }
         let same = identity.my_id == self.peer.id && identity.incarnation == self.peer.incarnation;
         let echoes = identity.echo == self.my_id;
+        let told_another = self.peer.incarnation != UNKNOWN_INCARNATION
+            && self.peer.incarnation != identity.incarnation;
         match (self.state, same) {
+            // One of the two is gone, and which one does not show: a late HELLO of the old one may come last. With one id
+            // for both, the streams of the new one would be opened on a connection that takes it for the old one.
+            (State::Opening, _) if told_another => HelloVerdict::StartOver,
             (State::Opening, _) => {
                 if same {
                     self.hello_retry.hasten(cx.now);

@@ -63,6 +63,9 @@ pub(crate) const LINGER_NS: u64 = 1_000_000_000;
 /// 1,500 with some room for tunnels, the least that IPv6 carries, and what is left of anything.
 const PAYLOAD_STEPS_BYTES: [u16; 5] = [4096, 2048, 1360, 1152, 512];
 
+/// The peer's, before its first HELLO.
+pub(crate) const UNKNOWN_INCARNATION: Incarnation = Incarnation(0);
+
 /// Items that may wait in the outbox besides the OPENs and SHUTs of our own queue pairs; answers beyond are left out,
 /// because their questions are repeated.
 const OUTBOX_ANSWERS_MAX: usize = 256;
@@ -246,7 +249,7 @@ impl Connection {
     ) -> Self {
         let peer = Peer {
             id: ConnectionId::UNKNOWN,
-            incarnation: Incarnation(0),
+            incarnation: UNKNOWN_INCARNATION,
             message_span: 0,
             packet_span: 0,
         };
@@ -270,7 +273,8 @@ impl Connection {
             ended: EndedLives::default(),
             opens_at: None,
             shuts_at: None,
-            linger_at: None,
+            // Until a queue pair uses it.
+            linger_at: Some(now + LINGER_NS),
             paths: Vec::new(),
             lost_paths: 0,
             bare_paths: 0,

@@ -188,12 +188,20 @@ impl Endpoint {
             self.shared.counters.dropped_wrong_source += 1;
             return None;
         }
-        let verdict = self.on_connection(now, index, |connection, cx| {
+        let mut index = index;
+        let mut verdict = self.on_connection(now, index, |connection, cx| {
             connection.handle_hello(cx, hello)
         })?;
+        if matches!(verdict, HelloVerdict::StartOver) {
+            index = self.start_over(now, index, key)?;
+            // It was told nothing before: once is enough.
+            verdict = self.on_connection(now, index, |connection, cx| {
+                connection.handle_hello(cx, hello)
+            })?;
+        }
         match verdict {
             HelloVerdict::Taken => Some(index),
-            HelloVerdict::Void => {
+            HelloVerdict::Void | HelloVerdict::StartOver => {
                 self.shared.counters.dropped_control += 1;
                 None
             }
@@ -226,6 +234,28 @@ impl Endpoint {
             let incarnation = hello.identity.incarnation;
             connection.log(now, cx.shared, What::PeerRestarted { incarnation });
             connection.adopt(cx, hello);
+            for id in unopened {
+                connection.attach(cx, id);
+            }
+        });
+        Some(index)
+    }
+
+    /// A connection that is not open begins anew with a fresh id, with all its queue pairs.
+    fn start_over(
+        &mut self,
+        now: Time,
+        index: ConnectionIndex,
+        key: Key,
+    ) -> Option<ConnectionIndex> {
+        let routes = Connection::routes_for(&self.shared.config, &key).ok()?;
+        let unopened = self.remove_connection(now, index, Ending::PeerRestarted);
+        let my_id = self.fresh_id();
+        let shared = &mut self.shared;
+        let index = self
+            .connections
+            .insert(|index| Box::new(Connection::new(index, key, my_id, routes, now, shared)));
+        self.on_connection(now, index, |connection, cx| {
             for id in unopened {
                 connection.attach(cx, id);
             }

@@ -194,6 +194,14 @@ impl Life {
             && !self.peer_token.is_zero()
             && matches!(self.phase, Phase::Opening | Phase::Open | Phase::Failed)
     }
+
+    /// The queue pair goes to the error state. Answers that wait for the peer's OPEN never go (WIRE 3.9): it will not come.
+    pub(crate) fn enter_error(&mut self) {
+        if self.phase == Phase::Opening {
+            self.responder.drop_responses();
+        }
+        self.phase = Phase::Failed;
+    }
 }
 
 /// A queue pair.

@@ -95,7 +95,7 @@ impl Endpoint {
             });
         }
         if let Some(life) = self.qps.life_mut(qp) {
-            life.phase = Phase::Failed;
+            life.enter_error();
         }
     }
 

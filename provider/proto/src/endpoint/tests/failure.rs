@@ -290,6 +290,47 @@ fn a_restarted_process_answers_with_reset() {
     assert_eq!(statuses(&network, 0)[2], Status::RetryExceeded);
 }
 
+// WIRE 3.5
+#[test]
+fn a_late_hello_of_a_process_that_is_gone_costs_nobody_its_peer() {
+    let mut network = Network::pair(113, CALM, 1);
+    // The old process knows our connection and says so, but that arrives much later.
+    let (qp, qpn) = network.create(0);
+    let (old_peer, old_peer_qpn) = network.create(1);
+    network.connect(0, qp, 1, old_peer_qpn);
+    network.cut = vec![ip(2, 0)];
+    network.sniffed = Some(Vec::new());
+    network.connect(1, old_peer, 0, qpn);
+    network.run(5 * MS);
+    let late = network.sniffed.take().unwrap_or_default();
+    restart(&mut network);
+    network.cut.clear();
+    let (new_peer, new_peer_qpn) = network.create(1);
+    let (again, again_qpn) = network.create(0);
+    network.connect(0, again, 1, new_peer_qpn);
+    network.connect(1, new_peer, 0, again_qpn);
+    for qp in [(0, again), (1, new_peer)] {
+        network.enable(qp.0, qp.1, 14, 7);
+    }
+    let known = network.run_until(100 * MS, |network| {
+        let mut ours = network.nodes[0].endpoint.connections();
+        ours.any(|connection| connection.peer_id.is_known())
+    });
+    assert!(known);
+    let [from, to] = [1, 0].map(|node: usize| {
+        std::net::SocketAddr::new(network.nodes[node].addresses[0], network.nodes[node].port)
+    });
+    for bytes in late {
+        network.inject(from, to, bytes);
+    }
+    let start = network.now;
+    exchange(&mut network, (0, again), (1, new_peer));
+    exchange(&mut network, (1, new_peer), (0, again));
+    assert!(network.now.since_ns(start) < 50 * MS);
+    network.run(3_000 * MS);
+    assert!(network.nodes[0].failures.is_empty() && network.nodes[1].failures.is_empty());
+}
+
 #[rstest]
 fn a_restarted_process_connects_again(
     #[values(0.0, 0.2)] loss: f64,
