@@ -43,3 +43,11 @@ fn connections_answer_of_a_life_that_failed_before_it_was_open() {
         "../regressions/connections-answer-of-a-life-that-failed-before-it-was-open"
     ));
 }
+
+/// The checker expected a quiet end while the script still lost every packet.
+#[test]
+fn connections_dark_after_everything_was_done() {
+    connections::run(include_bytes!(
+        "../regressions/connections-dark-after-everything-was-done"
+    ));
+}

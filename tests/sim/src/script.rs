@@ -74,6 +74,12 @@ impl Script {
         self.hostile
     }
 
+    /// When it is over at the latest; `None` if that is now.
+    pub(crate) fn ends_by(&self) -> Option<Time> {
+        let rest = self.losses_left > 0 || self.at < self.bytes.len();
+        self.began.filter(|_| rest).map(|began| began + LASTS_NS)
+    }
+
     fn byte(&mut self) -> u8 {
         let byte = self.bytes.get(self.at).copied().unwrap_or(0);
         self.at += 1;

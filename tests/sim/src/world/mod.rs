@@ -221,7 +221,10 @@ impl World {
 
     /// Nothing is asked for any more: soon nothing must happen any more.
     fn run_until_quiet(&mut self) {
-        let (limit, events) = (self.now + QUIET_NS, self.events);
+        // As long as a script loses packets nothing can be expected.
+        let script_ends = self.network.config_mut().script.ends_by();
+        let begins = self.now.max(script_ends.unwrap_or(self.now));
+        let (limit, events) = (begins + QUIET_NS, self.events);
         while self.heap.peek().is_some_and(|entry| entry.at <= limit)
             && self.ledger.violations().is_empty()
         {
@@ -244,7 +247,7 @@ impl World {
             });
             if node.is_up() && node.endpoint.outstanding() && !waits {
                 let what = format!(
-                    "{}: not quiet {} ms after everything was done",
+                    "{}: not quiet {} ms after everything was done and no script lost packets",
                     node.id,
                     QUIET_NS / 1_000_000
                 );
