@@ -51,3 +51,11 @@ fn connections_dark_after_everything_was_done() {
         "../regressions/connections-dark-after-everything-was-done"
     ));
 }
+
+/// A peer whose request was wrong still gets the answers to its earlier ones, also if they waited for its OPEN.
+#[test]
+fn connections_answer_before_a_request_that_is_refused() {
+    connections::run(include_bytes!(
+        "../regressions/connections-answer-before-a-request-that-is-refused"
+    ));
+}

@@ -432,7 +432,7 @@ pub(crate) fn fail_life(cx: &mut Context<'_>, id: QpId, failure: Failure) {
     if life.phase == Phase::Failed {
         return;
     }
-    life.enter_error();
+    life.phase = Phase::Failed;
     let Shared {
         hold,
         events,

@@ -234,6 +234,9 @@ impl Connection {
 
     /// A work request of ours failed: the queue pair goes to the error state, and the peer learns it.
     pub(crate) fn fail_by_request(&mut self, cx: &mut Context<'_>, id: QpId, failure: Failure) {
+        if let Some(life) = cx.qps.life_mut(id) {
+            life.drop_waiting_answers();
+        }
         self.fail_life(cx, id, failure);
         self.tell_end_later(id, ShutReason::Error);
     }

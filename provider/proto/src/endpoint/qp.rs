@@ -195,12 +195,13 @@ impl Life {
             && matches!(self.phase, Phase::Opening | Phase::Open | Phase::Failed)
     }
 
-    /// The queue pair goes to the error state. Answers that wait for the peer's OPEN never go (WIRE 3.9): it will not come.
-    pub(crate) fn enter_error(&mut self) {
+    /// The queue pair is about to fail for a reason of this side, which a SHUT tells the peer: answers that wait for the
+    /// peer's OPEN (WIRE 3.9) never go, for it is not asked for any more. (Where the peer's own request was wrong, what it
+    /// asked for before is answered all the same.)
+    pub(crate) fn drop_waiting_answers(&mut self) {
         if self.phase == Phase::Opening {
             self.responder.drop_responses();
         }
-        self.phase = Phase::Failed;
     }
 }
 

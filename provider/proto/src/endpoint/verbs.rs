@@ -95,7 +95,8 @@ impl Endpoint {
             });
         }
         if let Some(life) = self.qps.life_mut(qp) {
-            life.enter_error();
+            life.drop_waiting_answers();
+            life.phase = Phase::Failed;
         }
     }
 
