@@ -234,7 +234,8 @@ impl<R: Copy> PathTx<R> {
         let echoed_sent_at = self.take_received(now, &received, echo, acked, &mut outcome);
         let present = block.epoch == self.epoch;
         // The peer's echo and its counters never fall, but numbers of what is on the wire wrap: an old block may look new.
-        let (newer, old) = (echo > self.echoed, echo < self.echoed);
+        // An echo of 0 tells nothing: the peer may hear nothing newer than that until a new epoch begins.
+        let (newer, old) = (echo > self.echoed, echo != 0 && echo < self.echoed);
         outcome.news = outcome.acked_packets > 0 || newer;
         outcome.route_works = present && newer;
         let bare = self.bare.take_echoed(echo);
@@ -248,7 +249,7 @@ impl<R: Copy> PathTx<R> {
         }
         self.echoed = self.echoed.max(echo);
         // What is of a newer epoch is later in time, too.
-        if newer && self.heard.is_none_or(|heard| heard.is_before(block.epoch)) {
+        if !old && self.heard.is_none_or(|heard| heard.is_before(block.epoch)) {
             self.heard = Some(block.epoch);
         }
         if !old {
