@@ -158,8 +158,11 @@ impl Engine {
     pub fn connect_qp(&self, qp: &Arc<Qp>, params: &ConnectParams) -> Result<(), Errno> {
         let device = &self.inner.device;
         let (own, peer) = (params.source_gid.to_ip(), params.dest_gid.to_ip());
-        if let Err(error) = reach::check_route(own, peer, device.index) {
-            let why = reach::explain_refusal(&error);
+        // One beyond the last is refused below.
+        let port = self.inner.settings.port_base;
+        let port = port.saturating_add(params.dest_qpn.endpoint_index());
+        if let Err(error) = reach::check_route(own, peer, port, device.index) {
+            let why = reach::explain_refusal(&error, peer);
             log::warn!(
                 "{}: queue pair {}: {own} cannot reach {peer}: {error}; {why}",
                 device.name,

@@ -14,25 +14,24 @@ const REMEMBERED: usize = 16;
 /// What was said so long ago explains nothing any more.
 const TROUBLE_COUNTS_NS: u64 = 30_000_000_000;
 
-/// Looks up the route from one address of this host to another host's; `scope` is the interface of link-local ones.
+/// Looks up the route from one address of this host to a UDP port of another host's, by which routing rules may choose;
+/// `scope` is the interface of link-local addresses.
 ///
 /// # Errors
 /// What the kernel answers: ENETUNREACH without a route, EINVAL for a link-local address that is not on the source's link, …
 /// No error where it cannot be asked, or where the core refuses the destination for what it is.
-pub(super) fn check_route(source: IpAddr, dest: IpAddr, scope: u32) -> io::Result<()> {
+pub(super) fn check_route(source: IpAddr, dest: IpAddr, port: u16, scope: u32) -> io::Result<()> {
     let is_broadcast = dest == IpAddr::V4(Ipv4Addr::BROADCAST);
     if source.is_ipv4() != dest.is_ipv4() || dest.is_multicast() || is_broadcast {
         return Ok(());
     }
-    // Whatever port: none is sent to.
-    const PORT: u16 = 9;
     let Ok(socket) = UdpSocket::bind(scoped(source, 0, scope)) else {
         // The address is gone at the moment, or no more files may be open: that says nothing of the destination.
         return Ok(());
     };
     // A global source says nothing of the link that a link-local destination is on.
     let scope = if is_link_local(source) { scope } else { 0 };
-    socket.connect(scoped(dest, PORT, scope))
+    socket.connect(scoped(dest, port, scope))
 }
 
 fn scoped(ip: IpAddr, port: u16, scope: u32) -> SocketAddr {
@@ -46,11 +45,14 @@ fn is_link_local(ip: IpAddr) -> bool {
     matches!(ip, IpAddr::V6(v6) if v6.is_unicast_link_local())
 }
 
-/// What a refused route means to the person who reads of it.
-pub(super) fn explain_refusal(error: &io::Error) -> &'static str {
+/// What a refused route to `dest` means to the person who reads of it.
+pub(super) fn explain_refusal(error: &io::Error, dest: IpAddr) -> &'static str {
     match errno_of(error) {
         Some(libc::ENETUNREACH | libc::EHOSTUNREACH) => {
             "this host has no route there: see `ip route get`, or choose a GID of a network that both hosts are on"
+        }
+        Some(libc::EINVAL) if !is_link_local(dest) => {
+            "a route of type blackhole swallows what goes there: see `ip route get`"
         }
         Some(libc::EINVAL) => {
             "a link-local address reaches its own link only, and only from a link-local one: choose routable GIDs"
@@ -116,8 +118,23 @@ mod tests {
         #[case] dest: &str,
         #[case] expected: Option<i32>,
     ) {
-        let result = check_route(source.parse().unwrap(), dest.parse().unwrap(), 1);
+        let result = check_route(source.parse().unwrap(), dest.parse().unwrap(), 24791, 1);
         assert_eq!(result.err().and_then(|e| e.raw_os_error()), expected);
+    }
+
+    #[rstest]
+    #[case(libc::EINVAL, "fe80::1", "link-local")]
+    #[case(libc::EINVAL, "198.51.100.1", "blackhole")]
+    #[case(libc::EINVAL, "2001:db8::1", "blackhole")]
+    #[case(libc::EHOSTUNREACH, "198.51.100.1", "no route")]
+    #[case(libc::EACCES, "198.51.100.1", "forbids")]
+    fn a_refusal_is_explained_by_its_cause(
+        #[case] errno: i32,
+        #[case] dest: &str,
+        #[case] said: &str,
+    ) {
+        let error = io::Error::from_raw_os_error(errno);
+        assert!(explain_refusal(&error, dest.parse().unwrap()).contains(said));
     }
 
     #[test]

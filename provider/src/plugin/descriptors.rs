@@ -27,6 +27,17 @@ pub(crate) fn blocks(descriptor: RawFd) -> bool {
     flags >= 0 && flags & libc::O_NONBLOCK == 0
 }
 
+/// Whether reading from `descriptor` at this moment waits: it may wait, and there is nothing to read.
+pub(crate) fn would_wait(descriptor: RawFd) -> bool {
+    let mut poll = libc::pollfd {
+        fd: descriptor,
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    // SAFETY: one pollfd of this frame; the kernel checks the number, and does not wait.
+    blocks(descriptor) && unsafe { libc::poll(&raw mut poll, 1, 0) } == 0
+}
+
 /// Takes one datagram if there is one, whatever O_NONBLOCK says.
 pub(crate) fn receive_now(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<usize> {
     // SAFETY: the kernel writes at most `buffer.len()` bytes to `buffer`.

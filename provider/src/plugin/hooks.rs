@@ -11,6 +11,7 @@
 //! No locks that are waited for without a bound: a hook may run in a forked child.
 
 use super::boundary::{errno_of, guarded, set_errno};
+use super::descriptors;
 use super::elf::{self, Object, Slot};
 use super::gid_query;
 use super::libraries::object_base_of;
@@ -190,7 +191,12 @@ unsafe extern "C-unwind" {
 unsafe extern "C-unwind" fn hooked_read(fd: c_int, bytes: *mut c_void, count: usize) -> isize {
     if count == EVENT_BYTES {
         loop {
-            match guarded(Wait::Over, || wait_for_event(fd)) {
+            let held = Held::enter();
+            let wait = guarded(Wait::Over, || wait_for_event(fd, &held));
+            // Signals come now. A handler may leave by a jump, after which nothing of the above is put back any more: so it
+            // must all be put back by now.
+            held.let_in();
+            match wait {
                 Wait::Over => break,
                 // SAFETY: takes no arguments; see above.
                 Wait::GoesOn => unsafe { pthread_testcancel() },
@@ -222,12 +228,12 @@ enum Wait {
     Interrupted,
 }
 
-fn wait_for_event(fd: c_int) -> Wait {
-    let held = Held::enter();
+fn wait_for_event(fd: c_int, held: &Held) -> Wait {
     let driven = channel::drive(fd, &|| held.waiting() != Waiting::Nothing);
     match (held.waiting(), driven) {
-        (Waiting::Interrupting, _) => Wait::Interrupted,
-        (_, Driven::Read) => Wait::Over,
+        // A read that need not wait has its result, whatever signals came.
+        (Waiting::Interrupting, _) if descriptors::would_wait(fd) => Wait::Interrupted,
+        (_, Driven::Read) | (Waiting::Interrupting, _) => Wait::Over,
         (_, Driven::Again) => Wait::GoesOn,
     }
 }

@@ -7,13 +7,15 @@
 use std::mem::MaybeUninit;
 use std::ptr::{null, null_mut};
 
-/// Signals by which the processor reports what the running code did: they come at once or end the process.
-const OF_THE_PROCESSOR: [libc::c_int; 5] = [
+/// Signals by which the processor or the kernel reports what the running code did: they come at once or end the process.
+const OF_THE_PROCESSOR: [libc::c_int; 6] = [
     libc::SIGSEGV,
     libc::SIGBUS,
     libc::SIGFPE,
     libc::SIGILL,
     libc::SIGTRAP,
+    // From a filter of system calls; programs that have one carry the call out in the handler.
+    libc::SIGSYS,
 ];
 
 /// What [`Held::waiting`] found.
@@ -27,7 +29,8 @@ pub(super) enum Waiting {
     Interrupting,
 }
 
-/// While it lives, this thread takes no signals (but those of the processor); they come when it is dropped.
+/// While it lives, this thread takes no signals (but those of the processor); they come when they are let in.
+#[must_use]
 pub(super) struct Held {
     before: libc::sigset_t,
 }
@@ -76,8 +79,9 @@ impl Held {
     }
 }
 
-impl Drop for Held {
-    fn drop(&mut self) {
+impl Held {
+    /// Not by `Drop`: handlers run in here, and may leave it by a jump. The caller has nothing under way that would need an end.
+    pub(super) fn let_in(self) {
         // SAFETY: changes the calling thread only, to what it was.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.before, null_mut()) };
     }
@@ -135,9 +139,9 @@ mod tests {
         // One that the thread had blocked itself is not for now.
         let inner = Held::enter();
         assert_eq!(inner.waiting(), Waiting::Nothing);
-        drop(inner);
+        inner.let_in();
         assert_eq!(HANDLED.load(Ordering::Relaxed), 0);
-        drop(held);
+        held.let_in();
         assert_eq!(HANDLED.load(Ordering::Relaxed), 2);
     }
 }

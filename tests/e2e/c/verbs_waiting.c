@@ -7,6 +7,7 @@
  * The last line is OK if all ended well. */
 #include "verbs_trial.h"
 #include <pthread.h>
+#include <setjmp.h>
 #include <sys/time.h>
 
 /* QUICK rounds in a row are more than it takes until a thread is believed to come back soon. */
@@ -243,8 +244,83 @@ static void restarted(void)
 	close_all();
 }
 
+/* A call that need not wait has its result, however many signals come: an event, or EAGAIN if it may not wait. */
+static void need_not_wait(void)
+{
+	enum { STORM_US = 50, ROUNDS = 5000, LOOKS = 200000 };
+	struct ibv_cq *cq;
+	void *unused;
+
+	open_all();
+	struct talk t = talk_create(0);
+
+	on_alarm(0);
+	quick_rounds(&t, QUICK);
+	handled = 0;
+	set_timer(STORM_US, STORM_US);
+	for (uint64_t i = 0; i < ROUNDS; i++) {
+		start_round(&t, i);
+		for (int left = 2; left > 0;) {
+			struct pollfd p = { .fd = t.channel->fd, .events = POLLIN };
+
+			if (poll(&p, 1, 1000) != 1)
+				continue;
+			int n = take_event(&t);
+
+			CHECK(n >= 0, "ibv_get_cq_event, though there is an event: %m");
+			left -= n;
+		}
+	}
+	CHECK(!fcntl(t.channel->fd, F_SETFL, O_NONBLOCK), "fcntl: %m");
+	for (int i = 0; i < LOOKS; i++) {
+		errno = 0;
+		CHECK(ibv_get_cq_event(t.channel, &cq, &unused) && errno == EAGAIN, "ibv_get_cq_event that may not wait: %m");
+	}
+	set_timer(0, 0);
+	EXPECT(handled > 100, "hardly a signal was handled: %d", (int)handled);
+	talk_destroy(&t);
+	close_all();
+}
+
+static sigjmp_buf before;
+
+static void leap(int signal)
+{
+	(void)signal;
+	siglongjmp(before, 1);
+}
+
+/* A handler may leave the call by a jump; the thread is then as it was before, and can be cancelled. */
+static void left_by_a_jump(void)
+{
+	struct sigaction action = { .sa_handler = leap };
+	volatile unsigned i = 0, jumps = 0;
+	int state;
+
+	open_all();
+	struct talk t = talk_create(0);
+
+	CHECK(!sigaction(SIGALRM, &action, NULL), "sigaction: %m");
+	while (i < 60) {
+		quick_rounds(&t, QUICK);
+		if (!sigsetjmp(before, 1)) {
+			set_timer(DELAYS_US[i++ % COUNT(DELAYS_US)], 0);
+			take_event(&t);
+			die("a call came back that nothing should end: %m");
+		}
+		jumps++;
+		CHECK(!pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &state), "pthread_setcancelstate");
+		EXPECT(state == PTHREAD_CANCEL_ENABLE, "after a jump out of ibv_get_cq_event the thread cannot be cancelled any more");
+	}
+	expect_number("jumps", "count", jumps, 60);
+	talk_destroy(&t);
+	close_all();
+}
+
 static void signals(void)
 {
+	trial("signals while a call need not wait", need_not_wait, WORKS);
+	trial("a handler that jumps", left_by_a_jump, WORKS);
 	trial("signals that interrupt", interrupted, WORKS);
 	trial("signals that do not", restarted, WORKS);
 }

@@ -38,6 +38,19 @@ const UNREACHABLE: &[(&str, &str, &str, &str)] = &[
         "fd77::1 cannot reach 2001:db8::1: Network is unreachable (os error 101); this host has no route there",
     ),
     (
+        "10.77.0.1",
+        "198.51.100.1",
+        "EINVAL",
+        "10.77.0.1 cannot reach 198.51.100.1: Invalid argument (os error 22); a route of type blackhole",
+    ),
+    (
+        "10.77.0.1",
+        "203.0.113.1",
+        "EACCES",
+        "10.77.0.1 cannot reach 203.0.113.1: Permission denied (os error 13); that is a broadcast address, or a route forbids",
+    ),
+    ("10.77.0.1", "198.18.0.5", "silent", "never answered."),
+    (
         "fd77::1",
         "fe80::dead",
         "EINVAL",
@@ -56,6 +69,10 @@ const UNREACHABLE: &[(&str, &str, &str, &str)] = &[
         "never answered. The last that was said of the way there: No route to host (os error 113).",
     ),
 ];
+
+/// For the cases above: routes that refuse, and one that only a rule for the endpoints' ports leads to.
+const ROUTES: &str = "ip route add blackhole 198.51.100.0/24 && ip route add prohibit 203.0.113.0/24 && \
+    ip route add 198.18.0.0/24 via 10.77.0.2 table 77 && ip rule add ipproto udp dport 24791-25814 lookup 77";
 
 /// The cases of this file.
 pub fn cases() -> Vec<Case> {
@@ -97,8 +114,9 @@ fn unreachable(bench: &Bench) -> Result<()> {
     let fabric = bench.direct()?;
     // A host that is not there is to be noticed well within the queue pair's patience of 4.3 s.
     let neighbours = format!("/proc/sys/net/ipv4/neigh/{NIC}");
-    let script =
-        format!("echo 1 > {neighbours}/mcast_solicit && echo 100 > {neighbours}/retrans_time_ms");
+    let script = format!(
+        "echo 1 > {neighbours}/mcast_solicit && echo 100 > {neighbours}/retrans_time_ms && {ROUTES}"
+    );
     let namespace = fabric.namespace(Host::A);
     tool::run("ip", &["netns", "exec", &namespace, "sh", "-c", &script])?;
     let mut program = Program::new(c_program::compile("unreachable")?).env("METAROCE_LOG", "warn");
