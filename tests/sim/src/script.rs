@@ -1,6 +1,6 @@
 //! The fate of single packets, chosen by bytes: a fuzzer writes them, so that it can find out by itself which packet has
 //! to be lost, late, doubled or damaged for something to go wrong. One byte a packet, in the order in which they are
-//! sent; after the last byte, or after [`LASTS_NS`], everything arrives. Called by `network.rs` for each datagram.
+//! sent; after the last byte, or after `LASTS_NS`, everything arrives. Called by `network.rs` for each datagram.
 //!
 //! A *hostile* script also forges: it alters fields and repairs the checksum, which no network does. Then nothing is left
 //! of the contract but what an endpoint owes to itself (see `Ledger::break_down`).
