@@ -32,7 +32,7 @@ pub const MAX_GIDS: usize = 128;
 /// Start of every device name; `match_device` of the plugin goes by it.
 pub const NAME_PREFIX: &str = "metaroce";
 
-/// One device: an interface seen as an RDMA device. A snapshot; [`crate::verbs::port`] has what is now.
+/// One device: an interface seen as an RDMA device. A snapshot; `verbs::port` has what is now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Device {
     /// Name in the verbs world: `metaroce0`.
