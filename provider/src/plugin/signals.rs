@@ -4,19 +4,9 @@
 //! it does not. `ppoll` knows no such difference, so signals are held back, and looked at before they are let in.
 //! Called by `hooks.rs`.
 
+use metaroce_udp::signals_that_wait;
 use std::mem::MaybeUninit;
 use std::ptr::{null, null_mut};
-
-/// Signals by which the processor or the kernel reports what the running code did: they come at once or end the process.
-const OF_THE_PROCESSOR: [libc::c_int; 6] = [
-    libc::SIGSEGV,
-    libc::SIGBUS,
-    libc::SIGFPE,
-    libc::SIGILL,
-    libc::SIGTRAP,
-    // From a filter of system calls; programs that have one carry the call out in the handler.
-    libc::SIGSYS,
-];
 
 /// What [`Held::waiting`] found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -37,16 +27,12 @@ pub(super) struct Held {
 
 impl Held {
     pub(super) fn enter() -> Self {
-        let mut held = MaybeUninit::<libc::sigset_t>::uninit();
+        let held = signals_that_wait();
         let mut before = MaybeUninit::<libc::sigset_t>::zeroed();
-        // SAFETY: `held` is filled before it is used. Changes the calling thread only; the old set is written to a local,
-        // for which zeroes are a valid value should the call fail (it cannot: the arguments are right).
+        // SAFETY: changes the calling thread only; the old set is written to a local, for which zeroes are a valid value
+        // should the call fail (it cannot: the arguments are right).
         unsafe {
-            libc::sigfillset(held.as_mut_ptr());
-            for signal in OF_THE_PROCESSOR {
-                libc::sigdelset(held.as_mut_ptr(), signal);
-            }
-            libc::pthread_sigmask(libc::SIG_BLOCK, held.as_ptr(), before.as_mut_ptr());
+            libc::pthread_sigmask(libc::SIG_BLOCK, &raw const held, before.as_mut_ptr());
             Held {
                 before: before.assume_init(),
             }

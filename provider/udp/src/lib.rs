@@ -18,6 +18,7 @@ mod explained;
 mod poller;
 mod recv;
 mod send;
+mod signals;
 mod sockets;
 mod sockopt;
 mod split;
@@ -30,4 +31,5 @@ pub use recv::{BUFFER_BYTES, Ecn, MAX_MESSAGES, Received, RecvBatch};
 pub use send::{
     IoVec, MAX_TRAIN_BYTES, MAX_TRAIN_IOVECS, MAX_TRAIN_SEGMENTS, SendError, SendFailure,
 };
+pub use signals::signals_that_wait;
 pub use sockets::{LocalIndex, MAX_LOCALS, ReceiveFill, Sockets, SourceSlot, can_bind};

@@ -2,6 +2,7 @@
 //! Used by the background thread of the engine, and ([`Sockets::wait_or`]) by a thread of the application that blocks until
 //! there is an event; a thread that polls does not come here.
 
+use crate::signals::signals_that_wait;
 use crate::sockets::{LocalIndex, MAX_LOCALS, Sockets, SourceSlot};
 use std::io;
 use std::mem::zeroed;
@@ -313,16 +314,13 @@ fn wait_readable<const N: usize>(fds: [RawFd; N], timeout: Option<Duration>) -> 
 }
 
 /// Makes the calling thread a quiet helper: its timers are late by `slack_ns` at most (the kernel's default is 50 µs,
-/// more than many waits of ours), and no signal of the application is delivered to it.
+/// more than many waits of ours), and no signal that others send to the process is delivered to it.
 pub fn prepare_background_thread(slack_ns: u64) {
     // SAFETY: prctl with this option takes no pointers. Failure leaves the default, which is only less exact.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, slack_ns as libc::c_ulong) };
-    // SAFETY: `all` is filled by sigfillset before it is read; the old mask is not asked for.
-    unsafe {
-        let mut all: libc::sigset_t = zeroed();
-        libc::sigfillset(&raw mut all);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, null_mut());
-    }
+    let held = signals_that_wait();
+    // SAFETY: changes the calling thread only; the old mask is not asked for.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const held, null_mut()) };
 }
 
 #[cfg(test)]

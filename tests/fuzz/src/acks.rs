@@ -10,7 +10,9 @@
 use std::collections::VecDeque;
 
 use arbitrary::{Result, Unstructured};
-use metaroce_proto::path::{Bare, Constants, PathAction, PathRx, PathTx, SPAN_PACKETS, Sent};
+use metaroce_proto::path::{
+    Bare, Constants, IDLE_EPOCH_NS, PathAction, PathRx, PathTx, SPAN_PACKETS, Sent,
+};
 use metaroce_proto::types::{Driving, Time};
 use metaroce_proto::wire::{
     AckDelay, BaseFlags, BitVector, Epoch, PathBlock, PathFlags, PathId, Psn, Stamp, VECTOR_WORDS,
@@ -33,6 +35,7 @@ const HONEST_RTT_NS: u64 = 20_000;
 #[derive(Clone, Copy, Debug)]
 struct Flight {
     sent: Sent,
+    at: Time,
     psn: Option<Psn>,
     flags: BaseFlags,
 }
@@ -207,7 +210,12 @@ impl Bench {
         if self.flights.len() == KEPT_MAX {
             self.flights.pop_front();
         }
-        self.flights.push_back(Flight { sent, psn, flags });
+        self.flights.push_back(Flight {
+            sent,
+            at: self.now,
+            psn,
+            flags,
+        });
     }
 
     fn time_out(&mut self) {
@@ -243,7 +251,16 @@ impl Bench {
     }
 
     fn receive(&mut self, flight: Flight, ce: bool) {
-        let Flight { sent, psn, flags } = flight;
+        let Flight {
+            sent,
+            at,
+            psn,
+            flags,
+        } = flight;
+        // No network keeps a packet for so long (WIRE 5.12).
+        if self.now.since_ns(at) >= IDLE_EPOCH_NS {
+            return;
+        }
         let expected = self.rx.verdict(psn);
         let arrival = self
             .rx

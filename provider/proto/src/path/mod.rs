@@ -35,8 +35,8 @@ pub const SPAN_PACKETS: u32 = VECTOR_BITS;
 /// most that could ever be told apart; a half of the half leaves room for packets that are still in the network.
 pub const EPOCHS_AHEAD_MAX: u8 = 64;
 
-/// A path that was silent for so long starts a new epoch before it sends: stamps compare modulo 2^32 units (275 s),
-/// and with the old epoch the receiver forgets the stamp that it would compare with.
+/// A path that was silent for so long starts a new epoch before it sends, and no packet is in the network for so long:
+/// stamps compare modulo 2^32 units (275 s), which is more than twice this.
 pub const IDLE_EPOCH_NS: u64 = 60_000_000_000;
 
 /// Timing constants of a path.

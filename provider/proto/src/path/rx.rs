@@ -4,10 +4,10 @@
 //! each packet that it accepts (whatever the stream layer then does with it), and writes [`PathRx::block`] into an
 //! acknowledgement when [`Arrival::ack_at_once`] or its own schedule says so.
 //!
-//! WIRE 4.3, 5.3 and 5.5 to 5.7. The echoed stamp is the largest one of the newest epoch. Packets of older epochs are received by their PSN like any
-//! other but leave the echo alone: between two routes there is no order that an echo could prove.
+//! WIRE 4.3, 5.3, 5.5 to 5.7 and 5.12. The echoed stamp is that of the latest transmission of which anything has
+//! arrived. What was sent before it is received by its PSN like any other but leaves the echo alone.
 
-use crate::path::SPAN_PACKETS;
+use crate::path::{IDLE_EPOCH_NS, SPAN_PACKETS};
 use crate::types::Time;
 use crate::wire::{
     AckDelay, BaseFlags, BitVector, Epoch, PathBlock, PathFlags, PathId, Psn, Stamp,
@@ -44,7 +44,7 @@ pub struct PathRx {
     id: PathId,
     cumulative: Psn,
     vector: BitVector,
-    /// Newest epoch, largest stamp on it, and when that arrived; nothing before the first packet.
+    /// The latest transmission that arrived; nothing before the first packet.
     newest: Option<Echo>,
     ce_count: u16,
     duplicates: u16,
@@ -159,10 +159,14 @@ impl PathRx {
     }
 
     /// Takes the stamp for the echo if it is newer. True if the congestion mark changed with it.
+    ///
+    /// Stamps strictly increase and epochs follow them, so the stamp alone tells the order: the epoch, compared modulo
+    /// 256, would take a packet of 129 epochs ago for one of a route to come, and no later packet could correct that.
+    /// Only across a long silence a stamp can have wrapped; what comes then is newer than what came before (WIRE 5.12).
     fn take_stamp(&mut self, now: Time, epoch: Epoch, stamp: Stamp, ce: bool) -> bool {
         let newer = self.newest.is_none_or(|newest| {
-            newest.epoch.is_before(epoch)
-                || (newest.epoch == epoch && newest.stamp.is_before(stamp))
+            newest.stamp.is_before(stamp)
+                || (newest.stamp != stamp && now.since_ns(newest.arrived_at) >= IDLE_EPOCH_NS)
         });
         if !newer {
             return false;
@@ -360,28 +364,39 @@ mod tests {
         assert_eq!((block.ce_count, block.flags), (2, PathFlags::NONE));
     }
 
-    #[test]
-    fn the_echo_is_the_largest_stamp_of_the_newest_epoch() {
+    /// Seconds, epoch and stamp of a packet that arrives; then epoch and stamp of the echo.
+    type Step = ((u64, u8, u32), (u8, u32));
+
+    #[rstest]
+    #[case::within_an_epoch(&[((0, 7, 100), (7, 100)), ((0, 7, 90), (7, 100)), ((0, 7, 101), (7, 101))])]
+    #[case::across_epochs(&[((0, 254, 100), (254, 100)), ((0, 1, 120), (1, 120)), ((0, 255, 110), (1, 120))])]
+    #[case::of_129_epochs_ago(&[
+        ((0, 0, 100), (0, 100)),
+        ((1, 64, 200), (64, 200)),
+        ((2, 128, 300), (128, 300)),
+        ((3, 192, 400), (192, 400)),
+        ((3, 1, 110), (192, 400)),
+        ((3, 193, 401), (193, 401)),
+    ])]
+    #[case::across_the_wrap_of_stamps(&[((0, 1, u32::MAX), (1, u32::MAX)), ((0, 1, 0), (1, 0)), ((0, 1, u32::MAX), (1, 0))])]
+    #[case::after_a_long_silence(&[
+        ((0, 1, 100), (1, 100)),
+        ((59, 1, 90), (1, 100)),
+        ((60, 2, 0x9000_0000), (2, 0x9000_0000)),
+        ((60, 2, 0x8fff_ffff), (2, 0x9000_0000)),
+    ])]
+    // A path at the end of its epochs keeps the number (WIRE 4.13).
+    #[case::after_a_long_silence_in_one_epoch(&[((0, 65, 100), (65, 100)), ((200, 65, 0xc000_0000), (65, 0xc000_0000))])]
+    fn the_echo_is_of_the_latest_transmission(#[case] steps: &[Step]) {
         let mut rx = PathRx::new(PathId(1));
-        let mut echo = |epoch: u8, psn: u32, stamp: u32| {
-            rx.handle_packet(
-                Time::ZERO,
-                Epoch(epoch),
-                Some(Psn(psn)),
-                Stamp(stamp),
-                false,
-                BaseFlags::NONE,
-            );
-            let block = rx.block(Time::ZERO).unwrap();
-            (block.epoch.0, block.echoed_stamp.0, block.cumulative.0)
-        };
-        assert_eq!(echo(254, 0, 100), (254, 100, 1));
-        assert_eq!(echo(254, 1, 90), (254, 100, 2));
-        // A newer epoch forgets the stamp, even for a smaller one, across the wrap too.
-        assert_eq!(echo(1, 2, 50), (1, 50, 3));
-        // Packets of older epochs are received but not echoed.
-        assert_eq!(echo(255, 3, 200), (1, 50, 4));
-        assert_eq!(echo(1, 4, 51), (1, 51, 5));
+        for (psn, ((seconds, epoch, stamp), echo)) in (0..).zip(steps) {
+            let now = Time::from_ns(seconds * 1_000_000_000);
+            let (epoch, stamp) = (Epoch(*epoch), Stamp(*stamp));
+            rx.handle_packet(now, epoch, Some(Psn(psn)), stamp, false, BaseFlags::NONE);
+            let block = rx.block(now).unwrap();
+            assert_eq!((block.epoch.0, block.echoed_stamp.0), *echo, "step {psn}");
+            assert_eq!(block.cumulative, Psn(psn + 1));
+        }
     }
 
     #[test]

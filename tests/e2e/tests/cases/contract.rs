@@ -18,7 +18,7 @@ const QPS: u32 = 8;
 const SECONDS_VARIABLE: &str = "METAROCE_E2E_CHECK_SECONDS";
 
 /// Seconds of each of the three runs otherwise: a minute in all.
-const SECONDS: u64 = 20;
+const SECONDS: u64 = 15;
 
 /// Name, packets lost per million, and whether the programs sleep in completion channels.
 const RUNS: &[(&str, u64, bool)] = &[

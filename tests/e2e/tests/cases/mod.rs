@@ -61,6 +61,11 @@ pub fn all() -> Vec<Case> {
     .collect()
 }
 
+/// Whether the long forms are wanted, which take up to an hour together: `METAROCE_E2E_SCALE=full`.
+pub fn in_full() -> bool {
+    std::env::var("METAROCE_E2E_SCALE").is_ok_and(|form| form == "full")
+}
+
 /// What a case does.
 type Body = Box<dyn Fn(&Bench) -> Result<()> + Send>;
 

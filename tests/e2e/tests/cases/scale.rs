@@ -9,10 +9,7 @@ use metaroce_e2e::needs::Need;
 use metaroce_e2e::{Fabric, Host, Program, c_program, tool};
 
 use super::contract::says_ok;
-use super::{Bench, Case, ON_DEVICE, next_port};
-
-/// Set to `full` for the numbers that users ask for; the ordinary run is shorter, and all of it takes less than a minute.
-const SCALE_VARIABLE: &str = "METAROCE_E2E_SCALE";
+use super::{Bench, Case, ON_DEVICE, in_full, next_port};
 
 /// Devices of one host.
 const DEVICES: u32 = 16;
@@ -104,7 +101,7 @@ const ALONE: &[Scale] = &[
 /// The cases of this file.
 pub fn cases() -> Vec<Case> {
     let needs = [ON_DEVICE, &[Need::VerbsHeaders]].concat();
-    let full = std::env::var(SCALE_VARIABLE).is_ok_and(|form| form == "full");
+    let full = in_full();
     let arguments = move |scale: &Scale| if full { scale.full } else { scale.ordinary };
     let case = |what: &str, run: Run| {
         let case = Case::new(format!("scale::{what}"), &needs, run);
