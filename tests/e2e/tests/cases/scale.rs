@@ -20,7 +20,7 @@ const PORTS: u32 = 3;
 /// Time for a case in the full form.
 const FULL_LIMIT: Duration = Duration::from_secs(600);
 
-/// The median of connecting must be below it. It is some 0.3 ms on an idle machine, so no load makes it so slow; and a
+/// The median of connecting must be below it. It is some 0.2 ms on an idle machine, so no load makes it so slow; and a
 /// handshake that loses a packet and waits for its timer each time would be, as would one that resolves names or sleeps.
 const CONNECT_LIMIT_MS: &str = "250";
 
