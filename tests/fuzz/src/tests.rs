@@ -27,6 +27,14 @@ fn acks_block_of_an_epoch_long_ago() {
     ));
 }
 
+/// After a round trip of half a minute, packets of a route that was left waited a minute for their verdict.
+#[test]
+fn acks_round_trip_with_a_pause_in_it() {
+    acks::run(include_bytes!(
+        "../regressions/acks-round-trip-with-a-pause-in-it"
+    ));
+}
+
 /// A late HELLO of a process that had been replaced made a connection take the new process for the old one: streams that
 /// the new one had opened lost their peer, without a word to it.
 #[test]

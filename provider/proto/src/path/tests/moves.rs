@@ -82,6 +82,38 @@ fn an_answer_after_two_round_trips_decides_at_once() {
     assert_eq!(pair.ack().lost, 10);
 }
 
+/// The round trip that holds the pause of a peer says nothing about how long packets of a route stay under way.
+#[test]
+fn a_peer_that_stood_still_for_half_a_minute_does_not_hold_verdicts_back() {
+    const PAUSE_NS: u64 = 34_000_000_000;
+    let mut pair = Pair::new();
+    let flight = pair.send();
+    pair.pass(PAUSE_NS);
+    pair.deliver(flight);
+    pair.ack();
+    assert_eq!(pair.tx.rtt().smoothed_ns(), Some(PAUSE_NS));
+    pair.send_many(10);
+    let moved = pair.now;
+    pair.tx.move_to(moved);
+    let probe = pair.send_bare(Bare::Probe);
+    pair.pass(RTT_NS);
+    pair.deliver(probe);
+    assert_eq!(pair.ack().lost, 0);
+    while pair.tx.next_lost().is_none() {
+        if pair.time_out() == PathAction::Probe {
+            let probe = pair.send_bare(Bare::Probe);
+            pair.deliver(probe);
+            pair.ack();
+        }
+    }
+    assert_eq!(pair.now.since_ns(moved), 500_000_000);
+    let again = pair.repair();
+    assert_eq!(again.len(), 10);
+    pair.deliver_all(&again);
+    pair.ack();
+    pair.assert_done();
+}
+
 /// A route dies, with a round trip so long that the least retransmission timeout plays no part, and timers that are a
 /// little late as they always are: the move finds a route that works, and what was lost is told by its time.
 #[test]

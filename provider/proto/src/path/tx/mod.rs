@@ -23,6 +23,8 @@ use crate::wire::{Epoch, PathBlock, PathId, Psn, Stamp};
 
 /// A move leaves what is in flight so many round trips to arrive.
 const MOVE_GRACE_RTTS: u64 = 2;
+/// The most that this comes to: one sample may hold a pause of the peer, of half a minute as well, and no queue is so long.
+const MOVE_GRACE_MAX_NS: u64 = 500_000_000;
 
 /// The sending half of a path; `R` is the caller's record of a packet, handed back when it is acknowledged or lost.
 #[derive(Debug)]
@@ -516,7 +518,9 @@ impl<R: Copy> PathTx<R> {
 
     fn grace_ns(&self) -> u64 {
         match self.rtt.guess_ns() {
-            Some(rtt_ns) => MOVE_GRACE_RTTS * rtt_ns + self.rtt.ack_delay_ns(),
+            Some(rtt_ns) => {
+                (MOVE_GRACE_RTTS * rtt_ns + self.rtt.ack_delay_ns()).min(MOVE_GRACE_MAX_NS)
+            }
             None => self.constants.probe_unknown_ns,
         }
     }
