@@ -29,7 +29,31 @@ pub const TREE_VARIABLE: &str = "METAROCE_TREE";
 /// A message that names the variable, its value and what is allowed.
 pub fn check_settings() -> Result<(), String> {
     let settings = Settings::from_environment().map_err(|error| error.to_string())?;
-    settings.check_files()
+    settings.check_files()?;
+    check_log(&std::env::var(plugin::LOG_VARIABLE).unwrap_or_default())
+}
+
+/// What is no level is taken for the name of a module, of which nothing would ever be seen.
+fn check_log(value: &str) -> Result<(), String> {
+    let directives = value.split('/').next().unwrap_or_default();
+    let wrong = directives.split(',').map(str::trim).find(|directive| {
+        let (module, level) = match directive.split_once('=') {
+            Some((module, level)) => (module, level),
+            None if directive.parse::<log::LevelFilter>().is_ok() => ("", *directive),
+            None => (*directive, ""),
+        };
+        let known = module.is_empty() || module.starts_with("metaroce");
+        let valid = level.is_empty() || level.parse::<log::LevelFilter>().is_ok();
+        !(known && valid)
+    });
+    match wrong {
+        None => Ok(()),
+        Some(wrong) => Err(format!(
+            "{}={value}: `{wrong}` is no level (off, error, warn, info, debug, trace) and no module of metaroce with one \
+             (metaroce::engine=debug)",
+            plugin::LOG_VARIABLE
+        )),
+    }
 }
 
 /// Variables of this environment that begin like ours and are none: most likely typing errors, which would have no effect.
@@ -77,6 +101,22 @@ pub fn served_releases() -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case("", true)]
+    #[case("warn", true)]
+    #[case("DEBUG", true)]
+    #[case("warn,metaroce::engine=debug", true)]
+    #[case("metaroce_proto", true)]
+    #[case("info/path", true)]
+    #[case("infoo", false)]
+    #[case("a=b=c", false)]
+    #[case("metaroce=loud", false)]
+    #[case("debug,other=trace", false)]
+    fn levels_and_modules_of_the_log(#[case] value: &str, #[case] valid: bool) {
+        assert_eq!(check_log(value).is_ok(), valid);
+    }
 
     #[test]
     fn typing_errors_are_found() {

@@ -71,7 +71,9 @@ fn main() -> ExitCode {
         Action::Run { devices, command } => return run::run(devices.as_deref(), &command),
         Action::Devices { devices, json } => devices::list(devices.as_deref(), json),
         Action::Stat(options) => stat::run(&options),
-        Action::Doctor { json, command } => return doctor::examine(json, &command),
+        Action::Doctor { json, command } => {
+            return doctor::examine(json, &command).unwrap_or_else(|error| fail(&error));
+        }
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -80,8 +82,20 @@ fn main() -> ExitCode {
 }
 
 /// Prints to stdout. That nobody reads it (any more) is no failure: `metaroce devices | head -1`.
-fn print(text: &str) {
-    let _ = std::io::stdout().write_all(text.as_bytes());
+///
+/// # Errors
+/// Anything else, such as a full disk.
+fn print(text: &str) -> anyhow::Result<()> {
+    let mut stdout = std::io::stdout().lock();
+    match stdout
+        .write_all(text.as_bytes())
+        .and_then(|()| stdout.flush())
+    {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(anyhow::anyhow!("cannot write to standard output: {error}"))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Prints what went wrong, and the exit status that says so.

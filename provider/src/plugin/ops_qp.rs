@@ -148,7 +148,19 @@ fn check_type(wanted: &ibv_qp_init_attr) -> io::Result<()> {
     match wanted.qp_type {
         IBV_QPT_RC if wanted.srq.is_null() => Ok(()),
         IBV_QPT_RC | IBV_QPT_UC | IBV_QPT_UD | IBV_QPT_RAW_PACKET | IBV_QPT_XRC_SEND
-        | IBV_QPT_XRC_RECV | IBV_QPT_DRIVER => Err(os_error(libc::EOPNOTSUPP)),
+        | IBV_QPT_XRC_RECV | IBV_QPT_DRIVER => {
+            // Not a warning: many programs ask for such a queue pair to see whether there is any.
+            log::info!(
+                "a queue pair of type {} {} is refused: this version has RC without shared receive queues only",
+                wanted.qp_type,
+                if wanted.srq.is_null() {
+                    "(2 RC, 3 UC, 4 UD)"
+                } else {
+                    "with an SRQ"
+                },
+            );
+            Err(os_error(libc::EOPNOTSUPP))
+        }
         _ => Err(os_error(libc::EINVAL)),
     }
 }

@@ -45,8 +45,22 @@ pub struct AddressVector {
 impl AddressVector {
     /// EINVAL unless it has a GRH, our port and one of our GIDs (`source_gid` looks it up).
     pub fn check(&self, source_gid: &dyn Fn(u8) -> Option<Gid>) -> Result<(), Errno> {
-        let valid = self.is_global && self.port == PORT && source_gid(self.sgid_index).is_some();
-        if valid { Ok(()) } else { Err(Errno::INVALID) }
+        if !self.is_global {
+            log::warn!(
+                "an address without a GID (is_global is 0) is refused, as on every RoCE device: give the program a GID index \
+                 (`-g 0` of ibv_rc_pingpong and the like)"
+            );
+        } else if self.port != PORT {
+            log::warn!("port {} is refused: the device has port {PORT}", self.port);
+        } else if source_gid(self.sgid_index).is_none() {
+            log::warn!(
+                "GID index {} is refused: nothing is there (`ibv_devinfo -v` shows the indexes)",
+                self.sgid_index
+            );
+        } else {
+            return Ok(());
+        }
+        Err(Errno::INVALID)
     }
 }
 
@@ -122,30 +136,67 @@ impl Attributes {
             self.address.check(source_gid)?;
         }
         let rules = [
-            (Mask::PATH_MTU, (1..=5).contains(&self.path_mtu)),
-            (Mask::DEST_QPN, self.dest_qpn <= limits::MAX_24_BIT),
-            (Mask::ACCESS, self.access & !KNOWN_ACCESS == 0),
-            (Mask::PKEY_INDEX, self.pkey_index < limits::MAX_PKEYS),
-            (Mask::PORT, self.port == PORT),
+            (Mask::PATH_MTU, "path_mtu", (1..=5).contains(&self.path_mtu)),
+            (
+                Mask::DEST_QPN,
+                "dest_qp_num",
+                self.dest_qpn <= limits::MAX_24_BIT,
+            ),
+            (
+                Mask::ACCESS,
+                "qp_access_flags",
+                self.access & !KNOWN_ACCESS == 0,
+            ),
+            (
+                Mask::PKEY_INDEX,
+                "pkey_index",
+                self.pkey_index < limits::MAX_PKEYS,
+            ),
+            (Mask::PORT, "port_num", self.port == PORT),
             (
                 Mask::MAX_RD_ATOMIC,
+                "max_rd_atomic",
                 self.max_rd_atomic <= limits::MAX_RD_ATOMIC,
             ),
             (
                 Mask::MAX_DEST_RD_ATOMIC,
+                "max_dest_rd_atomic",
                 self.max_dest_rd_atomic <= limits::MAX_RD_ATOMIC,
             ),
             (
                 Mask::MIN_RNR_TIMER,
+                "min_rnr_timer",
                 self.min_rnr_timer <= limits::MAX_RNR_TIMER,
             ),
-            (Mask::TIMEOUT, self.timeout <= limits::MAX_TIMEOUT),
-            (Mask::RETRY_COUNT, self.retry_count <= limits::MAX_RETRY),
-            (Mask::RNR_RETRY, self.rnr_retry <= limits::MAX_RETRY),
-            (Mask::MIGRATION, self.migration == 0),
+            (
+                Mask::TIMEOUT,
+                "timeout",
+                self.timeout <= limits::MAX_TIMEOUT,
+            ),
+            (
+                Mask::RETRY_COUNT,
+                "retry_cnt",
+                self.retry_count <= limits::MAX_RETRY,
+            ),
+            (
+                Mask::RNR_RETRY,
+                "rnr_retry",
+                self.rnr_retry <= limits::MAX_RETRY,
+            ),
+            (Mask::MIGRATION, "path_mig_state", self.migration == 0),
         ];
-        let valid = rules.iter().all(|(bit, valid)| *valid || !mask.has(*bit));
-        if valid { Ok(()) } else { Err(Errno::INVALID) }
+        let wrong = rules
+            .iter()
+            .find(|(bit, _, valid)| mask.has(*bit) && !valid);
+        match wrong {
+            None => Ok(()),
+            Some((_, name, _)) => {
+                log::warn!(
+                    "{name} of a queue pair is out of range (`ibv_devinfo -v` shows the limits)"
+                );
+                Err(Errno::INVALID)
+            }
+        }
     }
 
     /// What the core is told at RTR. `source_gid` is the GID at `sgid_index`.

@@ -13,7 +13,7 @@ mod show;
 pub mod summary;
 pub mod wireshark;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -77,7 +77,7 @@ fn number(text: &str) -> Result<u32, String> {
         Some(digits) => u32::from_str_radix(digits, 16),
         None => text.parse(),
     };
-    parsed.map_err(|_| format!("`{text}` is no number: 24791, or 0x60d7"))
+    parsed.map_err(|_| format!("`{text}` is no number of 32 bits such as 24791 or 0x60d7"))
 }
 
 /// Runs the command with the arguments behind its name.
@@ -115,7 +115,15 @@ impl Arguments {
         let input: Box<dyn Read + Send> = if path.as_os_str() == "-" {
             Box::new(io::stdin())
         } else {
-            Box::new(File::open(path).with_context(|| format!("cannot open {}", path.display()))?)
+            let file =
+                File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
+            if file.metadata().is_ok_and(|metadata| metadata.is_dir()) {
+                bail!(
+                    "{} is a directory; name a capture file in it",
+                    path.display()
+                );
+            }
+            Box::new(file)
         };
         let mut run = Run {
             filter: Filter {
@@ -129,6 +137,9 @@ impl Arguments {
             first_ns: None,
             unknown_links: BTreeMap::new(),
             fragments: 0,
+            looked_at: 0,
+            passed: 0,
+            kinds: BTreeSet::new(),
         };
         capture::read(input, |frame| run.frame(&frame, output).map(|()| true))
             .with_context(|| path.display().to_string())?;
@@ -145,6 +156,12 @@ struct Run<'a> {
     /// Frames of kinds that are not known, by the kind's number.
     unknown_links: BTreeMap<i32, u64>,
     fragments: u64,
+    /// Packets of ours.
+    looked_at: u64,
+    /// Those of them that the filter passes.
+    passed: u64,
+    /// What they may be called, where a kind is asked for.
+    kinds: BTreeSet<&'static str>,
 }
 
 impl Run<'_> {
@@ -174,9 +191,17 @@ impl Run<'_> {
         for seen in packet::packets(frame.number, frame.time_ns, &datagram) {
             // Elsewhere bad packets are somebody else's good ones.
             let is_ours = in_range || matches!(seen.verdict, Verdict::Good(_));
-            if !is_ours || !self.filter.passes(&seen) {
+            if !is_ours {
                 continue;
             }
+            self.looked_at += 1;
+            if !self.filter.kinds.is_empty() {
+                self.note_kinds(&seen);
+            }
+            if !self.filter.passes(&seen) {
+                continue;
+            }
+            self.passed += 1;
             if arguments.summary {
                 self.summary.see(&seen);
             } else if arguments.json {
@@ -191,6 +216,33 @@ impl Run<'_> {
         Ok(())
     }
 
+    fn note_kinds(&mut self, seen: &packet::Seen<'_>) {
+        self.kinds.extend(seen.words());
+    }
+
+    /// Nothing was shown: why.
+    fn tell_of_nothing(&self) {
+        let arguments = self.arguments;
+        if self.looked_at == 0 && !arguments.any_port {
+            let last = u32::from(arguments.port_base) + u32::from(arguments.ports) - 1;
+            eprintln!(
+                "note: no packet to a UDP port from {} to {last}; --port-base and --ports look elsewhere, --any-port everywhere",
+                arguments.port_base
+            );
+        } else if self.looked_at == 0 {
+            eprintln!("note: no packet of metaroce is in the file");
+        } else if self.kinds.is_empty() {
+            eprintln!("note: none of {} packets is as asked for", self.looked_at);
+        } else {
+            let kinds: Vec<&str> = self.kinds.iter().copied().collect();
+            eprintln!(
+                "note: none of {} packets is as asked for; their kinds: {}",
+                self.looked_at,
+                kinds.join(", ")
+            );
+        }
+    }
+
     fn close(self, output: &mut impl Write) -> Result<()> {
         if self.arguments.summary && self.arguments.json {
             writeln!(output, "{}", self.summary.object())?;
@@ -198,6 +250,9 @@ impl Run<'_> {
             write!(output, "{}", self.summary.text())?;
         }
         output.flush()?;
+        if self.passed == 0 {
+            self.tell_of_nothing();
+        }
         if self.fragments > 0 {
             eprintln!("note: {} IP fragments were left out", self.fragments);
         }

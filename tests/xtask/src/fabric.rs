@@ -13,6 +13,8 @@ use clap::{Args, Subcommand};
 use metaroce_e2e::fabric::{self, DEFAULT_MTU_BYTES, DEFAULT_NAME, MAX_HOSTS, MAX_PLANES, Shape};
 use metaroce_e2e::{Fabric, Host, Topology};
 
+use crate::output;
+
 /// What `fabric` can do.
 #[derive(Debug, Subcommand)]
 pub enum Command {
@@ -186,8 +188,8 @@ fn plane_link(plane: u8, link: Link, name: &str) -> Result<()> {
 
 fn counters(name: &str) -> Result<()> {
     let fabric = Fabric::open(name)?;
-    print!("{}", fabric.counters()?);
-    status::print_in_force(&fabric)
+    let text = format!("{}{}", fabric.counters()?, status::in_force(&fabric)?);
+    output::write(&text)
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ mod demo;
 mod dissect;
 mod fabric;
 mod fuzz;
+mod output;
 mod ping_pong;
 mod sanitize;
 mod sim;

@@ -11,6 +11,8 @@ const BUFFER_CURE_BYTES: u64 = 8 << 20;
 const OLDEST_KERNEL: (u32, u32) = (4, 18);
 /// Descriptors of an engine with few addresses, and as many for the program.
 const OPEN_FILES: u64 = 256;
+/// With fewer no program gets a queue pair.
+const FEWEST_OPEN_FILES: u64 = 16;
 /// Pages of all UDP sockets together, from which on the kernel drops: less than 64 MiB is less than a few endpoints hold.
 const UDP_PAGES: u64 = (64 << 20) / 4096;
 
@@ -158,6 +160,13 @@ pub(super) fn check_open_files(limits: Option<&str>) -> Option<Finding> {
     let soft = line.split_whitespace().nth(3)?;
     let check = "open_files";
     Some(match soft.parse::<u64>() {
+        Ok(number) if number < FEWEST_OPEN_FILES => Finding::bad(
+            check,
+            format!(
+                "a process may open {number} files, and a program with one device needs {FEWEST_OPEN_FILES} at the very least"
+            ),
+            "ulimit -n 4096 (before the program starts)",
+        ),
         Ok(number) if number < OPEN_FILES => Finding::warning(
             check,
             format!("a process may open {number} files; each device takes up to some 70 of them"),

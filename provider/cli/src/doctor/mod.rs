@@ -106,7 +106,10 @@ const OUT_OF_REACH: &str = "Out of reach whatever the host has: statically linke
     without the launcher (start \"metaroce run -- COMMAND\" there).";
 
 /// Runs every check and prints what it found. Fails if something does not work; warnings do not fail.
-pub(crate) fn examine(json: bool, command: &[OsString]) -> ExitCode {
+///
+/// # Errors
+/// It cannot be printed.
+pub(crate) fn examine(json: bool, command: &[OsString]) -> anyhow::Result<ExitCode> {
     let findings = findings(command);
     let bad = findings.iter().any(|finding| finding.grade == Grade::Bad);
     print(&if json {
@@ -115,12 +118,12 @@ pub(crate) fn examine(json: bool, command: &[OsString]) -> ExitCode {
     } else {
         let report: String = findings.iter().map(Finding::to_string).collect();
         format!("{report}\n{OUT_OF_REACH}\n")
-    });
-    if bad {
+    })?;
+    Ok(if bad {
         ExitCode::FAILURE
     } else {
         ExitCode::SUCCESS
-    }
+    })
 }
 
 fn findings(command: &[OsString]) -> Vec<Finding> {

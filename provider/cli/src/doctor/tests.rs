@@ -228,6 +228,15 @@ fn ephemeral_ports_over_ours() {
 
 #[test]
 fn limits_of_open_files() {
+    expect(
+        &check_open_files(Some(
+            "Max open files            12                   4096                 files",
+        ))
+        .unwrap(),
+        Grade::Bad,
+        "12 files",
+        "ulimit -n",
+    );
     let limits = |soft: &str| {
         format!(
             "Limit  Soft Limit  Hard Limit\nMax open files            {soft}    4096    files\n"

@@ -91,13 +91,14 @@ impl Fabric {
     /// # Errors
     /// There is none.
     pub fn open(name: &str) -> Result<Self> {
+        require_root()?;
         match State::load(name)? {
             Some(state) => Ok(Self {
                 state,
                 temporary: false,
             }),
             None => bail!(
-                "no fabric named `{name}` is up: `cargo xtask fabric up --direct` makes one, \
+                "no fabric named `{name}` is up: `cargo xtask fabric up --direct --name {name}` makes one, \
                  `cargo xtask fabric status` lists them"
             ),
         }
@@ -106,9 +107,7 @@ impl Fabric {
     fn make(name: &str, shape: Shape, mtu_bytes: u32, owner: Option<Owner>) -> Result<Self> {
         topology::check_name(name)?;
         shape.check(mtu_bytes)?;
-        if !tool::is_root() {
-            bail!("a fabric needs root (network namespaces): run this as root");
-        }
+        require_root()?;
         tool::require("ip")?;
         tool::require("tc")?;
         let state = State {
@@ -307,8 +306,20 @@ fn remove_abandoned() {
 /// # Errors
 /// As [`Fabric::down`].
 pub fn down_if_up(name: &str) -> Result<bool> {
+    require_root()?;
     match State::load(name)? {
         Some(state) => remove(&state).map(|()| true),
         None => Ok(false),
     }
+}
+
+/// A user without rights sees a fabric's state, and every tool that it takes would fail in its own words.
+///
+/// # Errors
+/// This is not root.
+pub fn require_root() -> Result<()> {
+    if !tool::is_root() {
+        bail!("a fabric needs root (network namespaces): run this as root");
+    }
+    Ok(())
 }

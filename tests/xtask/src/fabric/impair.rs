@@ -10,6 +10,7 @@ use metaroce_e2e::{Fabric, Host};
 
 use super::Name;
 use super::status;
+use crate::output;
 
 /// Arguments of `impair`. What is not named stays as it is.
 #[derive(Debug, Args)]
@@ -173,7 +174,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         Some(OrNone::None) => fabric.set_blackholes(&[])?,
         None => {}
     }
-    status::print_in_force(&fabric)
+    output::write(&status::in_force(&fabric)?)
 }
 
 #[cfg(test)]

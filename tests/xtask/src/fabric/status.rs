@@ -3,8 +3,10 @@
 use anyhow::Result;
 use clap::Args;
 use metaroce_e2e::Fabric;
-use metaroce_e2e::fabric::{State, Way};
+use metaroce_e2e::fabric::{self, State, Way};
 use serde_json::{Value, json};
+
+use crate::output;
 
 /// Arguments of `status`.
 #[derive(Debug, Args)]
@@ -19,6 +21,11 @@ pub struct Arguments {
 
 /// Shows one fabric, or all.
 pub fn run(arguments: &Arguments) -> Result<()> {
+    output::write(&text(arguments)?)
+}
+
+fn text(arguments: &Arguments) -> Result<String> {
+    fabric::require_root()?;
     let fabrics = match &arguments.name {
         Some(name) => vec![Fabric::open(name)?],
         None => State::all()
@@ -28,24 +35,22 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     };
     if arguments.json {
         let all: Vec<Value> = fabrics.iter().map(as_json).collect();
-        println!(
-            "{}",
-            serde_json::to_string_pretty(&json!({ "fabrics": all }))?
-        );
-        return Ok(());
+        let document = serde_json::to_string_pretty(&json!({ "fabrics": all }))?;
+        return Ok(document + "\n");
     }
     if fabrics.is_empty() {
-        println!("no fabric is up");
+        return Ok("no fabric is up\n".to_owned());
     }
+    let mut text = String::new();
     for fabric in &fabrics {
-        println!("{}", headline(fabric.state()));
+        text += &headline(fabric.state());
         match fabric.ways() {
-            Ok(ways) => print_ways(&ways),
+            Ok(ways) => text += &as_table(&ways),
             // It may be half made, or on its way down, and must not hide the others.
-            Err(error) => println!("  cannot be read: {error:#}"),
+            Err(error) => text += &format!("  cannot be read: {error:#}\n"),
         }
     }
-    Ok(())
+    Ok(text)
 }
 
 fn headline(state: &State) -> String {
@@ -55,7 +60,7 @@ fn headline(state: &State) -> String {
         None => String::new(),
     };
     format!(
-        "{}: {}, MTU {}{owner}; namespaces: {}",
+        "{}: {}, MTU {}{owner}; namespaces: {}\n",
         state.name,
         state.shape(),
         state.mtu_bytes,
@@ -63,9 +68,9 @@ fn headline(state: &State) -> String {
     )
 }
 
-fn print_ways(ways: &[Way]) {
-    println!(
-        "  {:<5} {:<6} {:>13} {:>15} {:>9} {:>9} {:>8}  in force",
+fn as_table(ways: &[Way]) -> String {
+    let mut text = format!(
+        "  {:<5} {:<6} {:>13} {:>15} {:>9} {:>9} {:>8}  in force\n",
         "plane", "way", "packets", "bytes", "dropped", "marked", "late"
     );
     for way in ways {
@@ -84,24 +89,25 @@ fn print_ways(ways: &[Way]) {
             way.traffic.marked,
             way.traffic.late,
         );
-        println!("{}", line.trim_end());
+        text += line.trim_end();
+        text.push('\n');
     }
+    text
 }
 
 /// What is wrong on purpose in a fabric, where anything is.
-pub fn print_in_force(fabric: &Fabric) -> Result<()> {
-    let mut all_well = true;
+pub fn in_force(fabric: &Fabric) -> Result<String> {
+    let mut text = String::new();
     for way in fabric.ways()? {
         let impairment = way.impairment.to_string();
         if !impairment.is_empty() {
-            println!("plane {} {}: {impairment}", way.plane, way.way);
-            all_well = false;
+            text += &format!("plane {} {}: {impairment}\n", way.plane, way.way);
         }
     }
-    if all_well {
-        println!("no impairment");
+    if text.is_empty() {
+        text.push_str("no impairment\n");
     }
-    Ok(())
+    Ok(text)
 }
 
 fn as_json(fabric: &Fabric) -> Value {
