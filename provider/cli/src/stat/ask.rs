@@ -48,6 +48,15 @@ pub(super) enum Answer {
     Gone,
 }
 
+/// What became of all questions.
+#[derive(Debug)]
+pub(super) struct Asked {
+    /// Of those that were asked.
+    pub(super) answers: Vec<(Engine, Answer)>,
+    /// Those that could be asked and were not wanted.
+    pub(super) passed_over: Vec<Engine>,
+}
+
 /// A question that is under way.
 struct Question {
     engine: Engine,
@@ -63,10 +72,17 @@ pub(super) fn all(
     namespaces: &[Namespace],
     wanted: impl Fn(&Engine) -> bool,
     was_silent: impl Fn(&Engine) -> bool,
-) -> Vec<(Engine, Answer)> {
+) -> Asked {
     let began = Instant::now();
-    let mut questions: Vec<Question> = namespaces.iter().flat_map(knock).collect();
-    questions.retain(|question| wanted(&question.engine));
+    let (mut questions, others): (Vec<Question>, Vec<Question>) = namespaces
+        .iter()
+        .flat_map(knock)
+        .partition(|question| wanted(&question.engine));
+    let passed_over = others
+        .into_iter()
+        .filter(|question| !matches!(question.answer, Some(Answer::Gone | Answer::Foreign)))
+        .map(|question| question.engine)
+        .collect();
     for question in &mut questions {
         question.hopeless = was_silent(&question.engine);
     }
@@ -77,7 +93,10 @@ pub(super) fn all(
             .unwrap_or_else(|| silence_of(&question.engine));
         (question.engine, answer)
     });
-    answered.collect()
+    Asked {
+        answers: answered.collect(),
+        passed_over,
+    }
 }
 
 /// Connects to all sockets of a namespace.

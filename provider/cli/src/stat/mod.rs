@@ -1,29 +1,35 @@
 //! `metaroce stat`: what every process on this host that uses metaroce is doing, again and again.
 //!
 //! [`find`] finds their sockets, [`ask`] asks them all at once, [`rates`] compares with the sample before, [`text`]
-//! shows it to people; `--json` prints one object a sample, a line each. Nothing here waits for a process that does not
-//! answer longer than [`ask`] allows.
+//! shows it to people, [`screen`] on a terminal; `--json` prints one object a sample, a line each. Nothing here waits
+//! for a process that does not answer longer than [`ask`] allows.
 
 mod ask;
 pub(crate) mod find;
+mod legend;
+mod nothing;
 mod rates;
 mod sample;
+mod screen;
 mod text;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use sample::Sample;
+use std::fs::{File, metadata};
 use std::io::{IsTerminal, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
 /// Least time between two samples: asking takes a millisecond of each process.
 const LEAST_INTERVAL_S: f64 = 0.05;
 /// A day.
 const LONGEST_INTERVAL_S: f64 = 86_400.0;
-/// Cursor home, clear the screen: what `watch` does.
-const CLEAR: &str = "\x1b[H\x1b[2J\x1b[3J";
 
 /// What to show.
 #[derive(clap::Args, Debug)]
+#[command(after_help = legend::SHORT, after_long_help = legend::LONG)]
 pub(crate) struct Options {
     /// Seconds between two samples.
     #[arg(short, long, value_name = "SECONDS", default_value_t = 1.0, value_parser = interval)]
@@ -62,36 +68,43 @@ impl Options {
         (self.pid.is_empty() || self.pid.iter().any(|pid| pids.contains(pid)))
             && (self.device.is_empty() || self.device.iter().any(|wanted| wanted == device))
     }
+
+    /// The filters, as they were given; none if there are none.
+    fn filter(&self) -> Option<String> {
+        let pids = self.pid.iter().map(|pid| format!("--pid {pid}"));
+        let devices = self.device.iter().map(|name| format!("--device {name}"));
+        let filters: Vec<String> = pids.chain(devices).collect();
+        (!filters.is_empty()).then(|| filters.join(" "))
+    }
 }
 
 /// Samples until the count is reached or nobody reads any more.
 ///
 /// # Errors
-/// The list of sockets cannot be read.
+/// The list of sockets cannot be read, stdout cannot be written, or no sample had a process that the filters match.
 pub(crate) fn run(options: &Options) -> Result<()> {
     let samples = if options.once { Some(1) } else { options.count };
     let interval = Duration::from_secs_f64(options.interval);
-    let clears = !options.json && !options.once && std::io::stdout().is_terminal();
+    let live = !options.json && !options.once && std::io::stdout().is_terminal();
+    if samples.is_none() && may_be_closed(std::io::stdout()) {
+        bail!("cannot write: stdout is closed, or /dev/null (--count N ends by itself)");
+    }
     let mut before: Option<Sample> = None;
     let mut taken = 0;
+    let mut matched = options.filter().is_none();
     let mut due = Instant::now();
     loop {
         let sample = sample::take(options, before.as_ref())?;
-        let shown = if options.json {
-            sample.json(before.as_ref()).to_string() + "\n"
-        } else {
-            let text = text::show(&sample, before.as_ref(), options.brief);
-            match (clears, taken) {
-                (true, _) => format!("{CLEAR}{text}"),
-                (false, 0) => text,
-                (false, _) => format!("\n{text}"),
-            }
-        };
-        if !write(&shown)? {
+        matched |= !sample.is_empty();
+        taken += 1;
+        let last = samples.is_some_and(|samples| taken >= samples);
+        // People are told once, by the error.
+        let speaks = options.json || matched || !last;
+        if speaks && !write(&shown(&sample, before.as_ref(), options, live))? {
             return Ok(());
         }
-        taken += 1;
-        if samples.is_some_and(|samples| taken >= samples) {
+        if last {
+            ensure!(matched, nothing::explain(&sample, options));
             return Ok(());
         }
         before = Some(sample);
@@ -99,6 +112,33 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         due = (due + interval).max(Instant::now());
         std::thread::sleep(due.saturating_duration_since(Instant::now()));
     }
+}
+
+/// A sample as it is written: over the one before on a `live` screen, else below it.
+fn shown(sample: &Sample, before: Option<&Sample>, options: &Options, live: bool) -> String {
+    if options.json {
+        return sample.json(before).to_string() + "\n";
+    }
+    let text = text::show(sample, before, options);
+    match before {
+        _ if live => screen::frame(&text, screen::Size::of_stdout()),
+        Some(_) => format!("\n{text}"),
+        None => text,
+    }
+}
+
+/// Whether this is what Rust's runtime puts in the place of a descriptor that was closed when the program began:
+/// /dev/null, opened to read and write, where all that is written is lost without an error. (Shells open /dev/null
+/// to write only.)
+fn may_be_closed(output: impl AsFd) -> bool {
+    let output = output.as_fd();
+    let is_null = || -> std::io::Result<bool> {
+        let file = File::from(output.try_clone_to_owned()?);
+        Ok(file.metadata()?.rdev() == metadata("/dev/null")?.rdev())
+    };
+    let reads_and_writes = fcntl(output, FcntlArg::F_GETFL)
+        .is_ok_and(|flags| OFlag::from_bits_retain(flags) & OFlag::O_ACCMODE == OFlag::O_RDWR);
+    reads_and_writes && is_null().unwrap_or(false)
 }
 
 /// Writes to stdout; false if nobody reads any more (`metaroce stat | head`).

@@ -5,6 +5,7 @@ use super::ask::{self, Answer, Engine};
 use super::{Options, find, rates};
 use anyhow::Result;
 use metaroce::telemetry::REPORT_VERSION;
+use nix::unistd::Uid;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -22,6 +23,10 @@ pub(super) struct Sample {
     pub(super) silent: Vec<(Engine, String)>,
     /// Engines of other users.
     pub(super) others: usize,
+    /// Those that the filters left out, by process and device.
+    pub(super) passed_over: Vec<Engine>,
+    /// Nobody's engines were hidden from us.
+    pub(super) as_root: bool,
 }
 
 /// An engine that answered.
@@ -108,7 +113,7 @@ pub(super) struct ReceivingPath {
 /// The list of sockets cannot be read.
 pub(super) fn take(options: &Options, before: Option<&Sample>) -> Result<Sample> {
     let namespaces = find::namespaces()?;
-    let answers = ask::all(
+    let asked = ask::all(
         &namespaces,
         |engine| options.wants(&[engine.pid, engine.name.pid], &engine.name.device),
         |engine| {
@@ -124,8 +129,10 @@ pub(super) fn take(options: &Options, before: Option<&Sample>) -> Result<Sample>
         engines: Vec::new(),
         silent: Vec::new(),
         others: 0,
+        passed_over: asked.passed_over,
+        as_root: Uid::effective().is_root(),
     };
-    for (engine, answer) in answers {
+    for (engine, answer) in asked.answers {
         match answer {
             Answer::Text(text) => match understand(&text) {
                 Ok((raw, report)) => sample.engines.push(Heard {
@@ -140,9 +147,9 @@ pub(super) fn take(options: &Options, before: Option<&Sample>) -> Result<Sample>
             Answer::Gone => {}
         }
     }
-    sample
-        .engines
-        .sort_by(|a, b| (a.engine.pid, &a.engine.name).cmp(&(b.engine.pid, &b.engine.name)));
+    let order = |a: &Engine, b: &Engine| (a.pid, &a.name).cmp(&(b.pid, &b.name));
+    sample.engines.sort_by(|a, b| order(&a.engine, &b.engine));
+    sample.passed_over.sort_by(order);
     Ok(sample)
 }
 
@@ -169,6 +176,11 @@ impl Sample {
             .find(|before| before.engine == now.engine && before.report.age_ns <= now.report.age_ns)
     }
 
+    /// Nobody is in it.
+    pub(super) fn is_empty(&self) -> bool {
+        self.engines.is_empty() && self.silent.is_empty()
+    }
+
     #[cfg(test)]
     pub(super) fn of_test(at: Instant, engines: Vec<Heard>) -> Self {
         Self {
@@ -177,6 +189,8 @@ impl Sample {
             engines,
             silent: Vec::new(),
             others: 0,
+            passed_over: Vec::new(),
+            as_root: false,
         }
     }
 

@@ -29,7 +29,21 @@ fn ask_names(names: &[&SocketName], was_silent: bool) -> Vec<(Engine, Answer)> {
         entrance: None,
         names: names.iter().map(|name| (*name).clone()).collect(),
     };
-    ask::all(&[namespace], |_| true, |_| was_silent)
+    ask::all(&[namespace], |_| true, |_| was_silent).answers
+}
+
+fn parse(line: &[&str]) -> Result<Options, clap::Error> {
+    use clap::Parser;
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        options: Options,
+    }
+    Line::try_parse_from([&["stat"], line].concat()).map(|line| line.options)
+}
+
+fn text(sample: &Sample, before: Option<&Sample>) -> String {
+    text::show(sample, before, &parse(&[]).unwrap())
 }
 
 #[test]
@@ -113,7 +127,8 @@ fn report(age_ns: u64, packets: u64, connection: &str) -> Value {
     json!({
         "version": 1, "pid": 4242, "program": "ib_write_bw\u{1b}[2J", "device": "metaroce0", "interface": "eth0",
         "udp_port": 25000, "age_ns": age_ns, "queue_pairs": 1, "new_field": [1],
-        "counters": {"data_packets_sent": packets, "data_bytes_sent": packets * 1000, "dropped_control": 3, "moves": 2},
+        "counters": {"data_packets_sent": packets, "data_bytes_sent": packets * 1000, "dropped_control": 3, "moves": 2,
+            "packets_lost": 727, "spurious_retransmissions": 637},
         "connections": [{
             "id": connection, "source": "::ffff:10.0.0.1", "destination": "::ffff:10.0.0.2", "peer": "10.0.0.2:24800",
             "state": "open", "streams": 1, "silent_ns": 100_000, "in_flight_bytes": 28_000, "window_bytes": 4_194_304,
@@ -143,33 +158,36 @@ fn sample_of(reports: &[Value], at: Instant) -> Sample {
 fn totals_come_first_and_rates_after_that() {
     let start = Instant::now();
     let first = sample_of(&[report(1_000_000_000, 1_000, "a")], start);
-    let text = text::show(&first, None, false);
+    let shown = text(&first, None);
     for wanted in [
         "ib_write_bw?[2J  pid 4242  metaroce0 (eth0)  UDP 25000  1 queue pair  1 connection  1 s old",
-        "sent 1000 kB, 1000 packets",
-        "dropped 3",
+        "sent 1000 kB, 1000 data packets  received 0 B, 0 data packets",
+        "lost 727, spurious 637  dropped 3",
         "10.0.0.1 -> 10.0.0.2:24800  open  1 stream  in flight 28 kB of 4194 kB  grant unlimited  silent 0.1 ms",
         "PACKETS",
         "busy   10.0.0.1:4000    95.4    60.0    16.5       7",
         "1 path unused",
         "DUPLICATES",
     ] {
-        assert!(text.contains(wanted), "{wanted:?} is not in\n{text}");
+        assert!(shown.contains(wanted), "{wanted:?} is not in\n{shown}");
     }
     let second = sample_of(
         &[report(3_000_000_000, 51_000, "a")],
         start + Duration::from_secs(2),
     );
-    let text = text::show(&second, Some(&first), false);
+    let shown = text(&second, Some(&first));
     for wanted in [
-        "sent 200 Mb/s, 25k packets/s",
-        "dropped 0/s",
+        "sent 200 Mb/s, 25k data packets/s  received 0 b/s, 0 data packets/s",
+        "lost 0/s, spurious 0/s  dropped 0/s",
+        "TOTALS: RETX  LOST  PROBES",
+        "TOTALS: DUPLICATES",
         "PKT/s",
         "25k   200M",
     ] {
-        assert!(text.contains(wanted), "{wanted:?} is not in\n{text}");
+        assert!(shown.contains(wanted), "{wanted:?} is not in\n{shown}");
     }
-    assert!(!text::show(&second, Some(&first), true).contains("PATH"));
+    let brief = parse(&["--brief"]).unwrap();
+    assert!(!text::show(&second, Some(&first), &brief).contains("PATH"));
 }
 
 #[test]
@@ -241,18 +259,12 @@ fn answers_that_cannot_be_read_are_explained() {
 
 #[test]
 fn filters_and_limits() {
-    use clap::Parser;
-    #[derive(Parser)]
-    struct Line {
-        #[command(flatten)]
-        options: Options,
-    }
-    let parse =
-        |line: &[&str]| Line::try_parse_from([&["stat"], line].concat()).map(|line| line.options);
     let options = parse(&["--pid", "7", "-d", "mr0", "-i", "0.5", "-c", "3"]).unwrap();
     assert!(options.wants(&[7, 1], "mr0") && options.wants(&[100, 7], "mr0"));
     assert!(!options.wants(&[8], "mr0") && !options.wants(&[7], "mr1"));
     assert!(parse(&[]).unwrap().wants(&[1], "x"));
+    assert_eq!(options.filter().as_deref(), Some("--pid 7 --device mr0"));
+    assert_eq!(parse(&["-b"]).unwrap().filter(), None);
     for wrong in [
         &["-i", "0"][..],
         &["-i", "nan"],
@@ -261,4 +273,143 @@ fn filters_and_limits() {
     ] {
         assert!(parse(wrong).is_err(), "{wrong:?}");
     }
+}
+
+#[test]
+fn a_path_that_is_new_since_the_last_sample_began_with_nothing() {
+    let mut before = report(1_000_000_000, 1_000, "a");
+    before["connections"][0]["paths"] = json!([]);
+    before["connections"][0]["receiving_paths"] = json!([]);
+    let start = Instant::now();
+    let first = sample_of(&[before], start);
+    let now = report(3_000_000_000, 51_000, "a");
+    let shown = text(&sample_of(&[now], start), Some(&first));
+    // 51,000 packets and 4 received ones in two seconds, under heads that say rates.
+    for wanted in ["25.5k   204M", "      2   1600"] {
+        assert!(shown.contains(wanted), "{wanted:?} is not in\n{shown}");
+    }
+}
+
+#[test]
+fn what_is_said_of_nobody() {
+    let explain = |sample: &Sample, line: &[&str]| nothing::explain(sample, &parse(line).unwrap());
+    let mut sample = sample_of(&[], Instant::now());
+    let text = explain(&sample, &[]);
+    assert!(text.starts_with("no process of this user uses metaroce (start programs"));
+    let text = explain(&sample, &["-p", "7"]);
+    assert!(text.starts_with("no process of this user matches --pid 7: none uses metaroce"));
+    sample.others = 2;
+    assert!(explain(&sample, &[]).ends_with("\n2 of other users (root sees them)"));
+    // Root sees everybody's.
+    (sample.others, sample.as_root) = (0, true);
+    assert!(explain(&sample, &[]).starts_with("no process uses metaroce (start"));
+
+    let engine = |pid| Engine {
+        name: "metaroce-stat/1/mr\u{1b}0/25000".parse().unwrap(),
+        pid,
+        namespace: 5,
+    };
+    sample.passed_over = (1..=3).map(engine).collect();
+    let text = explain(&sample, &["-p", "7", "-d", "x"]);
+    let expected =
+        "no process matches --pid 7 --device x; there are:\n  pid 1  mr?0  UDP 25000\n  pid 2  ";
+    assert!(text.starts_with(expected), "{text}");
+    assert_eq!(text.lines().count(), 4);
+    sample.passed_over = (1..=20).map(engine).collect();
+    let text = explain(&sample, &["-d", "x"]);
+    assert_eq!(text.lines().count(), 18);
+    assert!(text.ends_with("\n  and 4 more"), "{text}");
+}
+
+#[test]
+fn those_that_are_not_wanted_are_told_unless_they_are_gone() {
+    let (there, _listener) = listener(6);
+    let (gone, listens) = listener(7);
+    drop(listens);
+    let namespace = Namespace {
+        inode: 1,
+        entrance: None,
+        names: vec![there.clone(), gone],
+    };
+    let asked = ask::all(&[namespace], |_| false, |_| false);
+    assert_eq!(asked.answers, []);
+    let names: Vec<_> = asked
+        .passed_over
+        .iter()
+        .map(|engine| &engine.name)
+        .collect();
+    assert_eq!(names, [&there]);
+}
+
+#[test]
+fn a_frame_fits_the_terminal() {
+    let size = |columns, rows| Some(screen::Size { columns, rows });
+    let lines = |frame: &str| -> Vec<String> {
+        let frame = frame.strip_prefix("\x1b[H").unwrap();
+        let frame = frame.strip_suffix("\x1b[J").unwrap();
+        frame.lines().map(str::to_owned).collect()
+    };
+    let text = "0123456789\nabc\n\nfour\n";
+    // All of it, if nobody knows the size.
+    let whole = ["0123456789\x1b[K", "abc\x1b[K", "\x1b[K", "four\x1b[K"];
+    assert_eq!(lines(&screen::frame(text, None)), whole);
+    assert_eq!(lines(&screen::frame(text, size(80, 5))), whole);
+    // A line that is as wide as the terminal would lose its last character to the erasing.
+    assert_eq!(lines(&screen::frame(text, size(10, 9)))[0], "0123456789");
+    assert_eq!(lines(&screen::frame(text, size(9, 9)))[0], "01234567>");
+    // From the top; one row is the cursor's.
+    let small = lines(&screen::frame(text, size(80, 4)));
+    assert_eq!(small[..2], whole[..2]);
+    assert!(small[2].starts_with("2 more lines: --once shows all, -p PID"));
+    assert_eq!(small.len(), 3);
+    for rows in 0..3 {
+        assert_eq!(lines(&screen::frame(text, size(7, rows))), ["4 more>"]);
+    }
+    // Two columns each.
+    let wide = lines(&screen::frame("\u{6f22}\u{5b57}\u{6f22}", size(5, 9)));
+    assert_eq!(wide, ["\u{6f22}\u{5b57}>\x1b[K"]);
+    assert_eq!(lines(&screen::frame("abc", size(0, 9))), [">"]);
+}
+
+#[test]
+fn help_explains_whatever_is_shown() {
+    let first = sample_of(&[report(1_000_000_000, 1_000, "a")], Instant::now());
+    let later = sample_of(&[report(2_000_000_000, 2_000, "a")], Instant::now());
+    let shown = text(&first, None) + &text(&later, Some(&first));
+    let is_head = |word: &&str| {
+        word.len() > 1
+            && word
+                .chars()
+                .all(|letter| letter.is_ascii_uppercase() || letter == ':')
+    };
+    let heads = shown.split_whitespace().filter(is_head);
+    let heads: std::collections::BTreeSet<&str> =
+        heads.map(|head| head.trim_end_matches(':')).collect();
+    assert!(heads.len() >= 15, "{heads:?}");
+    let words = [
+        "retransmitted",
+        "lost",
+        "spurious",
+        "dropped",
+        "overflows",
+        "in flight",
+        "grant",
+        "silent",
+        "idle",
+        "busy",
+        "probing",
+        "resting",
+        "PKT/s",
+        "bit/s",
+    ];
+    // What verbs and networks call by these names.
+    let known = ["UDP", "LOCAL", "TCP"];
+    for word in heads.into_iter().chain(words) {
+        assert!(
+            known.contains(&word) || legend::LONG.contains(word),
+            "{word} is not explained"
+        );
+    }
+    assert!(legend::LONG.lines().all(|line| line.len() <= 100));
+    assert!(legend::SHORT.contains("--help"));
 }

@@ -2,6 +2,7 @@
 //! The first sample shows totals, later ones rates where a rate says more.
 
 use super::sample::{Connection, Heard, Path, ReceivingPath, Sample};
+use super::{Options, nothing};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -22,14 +23,14 @@ impl Count {
 }
 
 /// The whole sample.
-pub(super) fn show(sample: &Sample, before: Option<&Sample>, brief: bool) -> String {
-    let mut out = String::new();
-    if sample.engines.is_empty() && sample.silent.is_empty() {
-        out.push_str("no process of this user uses metaroce (start programs with `metaroce run -- COMMAND`)\n");
+pub(super) fn show(sample: &Sample, before: Option<&Sample>, options: &Options) -> String {
+    if sample.is_empty() {
+        return nothing::explain(sample, options) + "\n";
     }
+    let mut out = String::new();
     for heard in &sample.engines {
         let earlier = before.and_then(|before| before.find(heard));
-        show_engine(&mut out, heard, earlier, brief);
+        show_engine(&mut out, heard, earlier, options.brief);
     }
     for (engine, why) in &sample.silent {
         let _ = writeln!(
@@ -85,13 +86,14 @@ fn show_engine(out: &mut String, heard: &Heard, earlier: Option<&Heard>, brief: 
     };
     let _ = writeln!(
         out,
-        "  sent {}, {}  received {}, {}  retransmitted {}  lost {}  dropped {}  overflows {}",
+        "  sent {}, {}  received {}, {}  retransmitted {}  lost {}, spurious {}  dropped {}  overflows {}",
         bytes(count("data_bytes_sent")),
-        events(count("data_packets_sent"), " packets"),
+        events(count("data_packets_sent"), " data packets"),
         bytes(count("data_bytes_received")),
-        events(count("data_packets_received"), " packets"),
+        events(count("data_packets_received"), " data packets"),
         events(count("retransmissions"), ""),
         events(count("packets_lost"), ""),
+        events(count("spurious_retransmissions"), ""),
         events(dropped, ""),
         events(count("receive_overflows"), ""),
     );
@@ -151,7 +153,7 @@ fn show_connection(
         "FLIGHT",
         if rates { "PKT/s" } else { "PACKETS" },
         if rates { "bit/s" } else { "BYTES" },
-        "RETX",
+        if rates { "TOTALS: RETX" } else { "RETX" },
         "LOST",
         "PROBES",
         "MOVES",
@@ -159,11 +161,9 @@ fn show_connection(
     ]);
     let used = |path: &&Path| path.data_packets_sent > 0;
     for path in connection.paths.iter().filter(used) {
-        let earlier = before.and_then(|before| {
-            before
-                .paths
-                .iter()
-                .find(|earlier| earlier.path == path.path)
+        let earlier = before.map(|before| {
+            let mut paths = before.paths.iter();
+            paths.find(|earlier| earlier.path == path.path)
         });
         table.row(sending_row(path, earlier, seconds));
     }
@@ -178,7 +178,11 @@ fn show_connection(
         "LOCAL",
         if rates { "PKT/s" } else { "PACKETS" },
         if rates { "bit/s" } else { "BYTES" },
-        "DUPLICATES",
+        if rates {
+            "TOTALS: DUPLICATES"
+        } else {
+            "DUPLICATES"
+        },
         "CE",
     ]);
     for path in connection
@@ -186,17 +190,20 @@ fn show_connection(
         .iter()
         .filter(|path| path.data_packets_received > 0)
     {
-        let mut earlier = before.iter().flat_map(|before| &before.receiving_paths);
-        let earlier = earlier.find(|earlier| earlier.path == path.path);
+        let earlier = before.map(|before| {
+            let mut paths = before.receiving_paths.iter();
+            paths.find(|earlier| earlier.path == path.path)
+        });
         table.row(receiving_row(path, earlier, seconds));
     }
     table.print(out);
 }
 
-fn sending_row(path: &Path, earlier: Option<&Path>, seconds: f64) -> Vec<String> {
+/// `earlier`: the path in the sample before, if there is one; it may have come since, and began with 0.
+fn sending_row(path: &Path, earlier: Option<Option<&Path>>, seconds: f64) -> Vec<String> {
     let count = |of: fn(&Path) -> u64| Count {
         now: of(path),
-        before: earlier.map(of),
+        before: earlier.map(|earlier| earlier.map_or(0, of)),
         seconds,
     };
     let us = |ns: u64| {
@@ -226,12 +233,12 @@ fn sending_row(path: &Path, earlier: Option<&Path>, seconds: f64) -> Vec<String>
 
 fn receiving_row(
     path: &ReceivingPath,
-    earlier: Option<&ReceivingPath>,
+    earlier: Option<Option<&ReceivingPath>>,
     seconds: f64,
 ) -> Vec<String> {
     let count = |of: fn(&ReceivingPath) -> u64| Count {
         now: of(path),
-        before: earlier.map(of),
+        before: earlier.map(|earlier| earlier.map_or(0, of)),
         seconds,
     };
     vec![
@@ -353,7 +360,7 @@ fn scaled(mut value: f64) -> (String, &'static str) {
 }
 
 /// Other processes' words must not command the terminal.
-fn plain(text: &str) -> String {
+pub(super) fn plain(text: &str) -> String {
     text.chars()
         .map(|character| {
             if character.is_control() {

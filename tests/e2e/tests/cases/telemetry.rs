@@ -15,6 +15,8 @@ use super::{Bench, Case, ON_DEVICE, next_port};
 const SAMPLE_WITHIN: Duration = Duration::from_secs(5);
 /// Until something is seen that must happen.
 const SEEN_WITHIN: Duration = Duration::from_secs(15);
+/// What is said where no process is one of those that were asked for.
+const NOBODY: &str = " matches --pid ";
 /// Counters that paths have, as senders and as receivers.
 const SENDING: [&str; 6] = [
     "data_packets_sent",
@@ -117,7 +119,12 @@ fn stat(bench: &Bench, pids: &[u32], options: &[&str]) -> Result<Vec<Value>> {
                 .flat_map(|pid| ["--pid".to_owned(), pid.to_string()]),
         )
         .limit(SAMPLE_WITHIN);
-    samples(&program.run()?.success()?.stdout)
+    let outcome = program.run()?;
+    // That there is nobody is an error, beside the sample that says so.
+    if outcome.stderr.contains(NOBODY) {
+        return samples(&outcome.stdout);
+    }
+    samples(&outcome.success()?.stdout)
 }
 
 fn samples(text: &str) -> Result<Vec<Value>> {
