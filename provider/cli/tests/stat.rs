@@ -145,8 +145,11 @@ fn the_live_screen_is_as_large_as_the_terminal() {
         let wide = |line: &&str| line.replace("\u{1b}[K", "").len() <= 40;
         assert!(lines.iter().all(wide), "{frame:?}");
         assert!(lines[0].starts_with("test  pid "), "{frame:?}");
-        // A head, its counts, 30 connections and their empty tables: 32 lines.
-        assert!(lines[8].starts_with("24 more lines: --once"), "{frame:?}");
+        // A head, two lines of counts and 30 connections: 33 lines.
+        assert!(
+            lines[8].starts_with("25 more lines (all: --once"),
+            "{frame:?}"
+        );
     }
     assert!(!drawn.contains("\u{1b}[3J") && !drawn.contains("\u{1b}[2J"));
 }

@@ -46,7 +46,7 @@ pub(super) fn frame(text: &str, size: Option<Size>) -> String {
     }
     if shown < lines.len() {
         let note = format!(
-            "{} more lines: --once shows all, -p PID one process, --brief no paths",
+            "{} more lines (all: --once, one process: -p PID)",
             lines.len() - shown
         );
         draw(&mut out, &note, columns);

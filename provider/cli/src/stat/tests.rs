@@ -360,7 +360,7 @@ fn a_frame_fits_the_terminal() {
     // From the top; one row is the cursor's.
     let small = lines(&screen::frame(text, size(80, 4)));
     assert_eq!(small[..2], whole[..2]);
-    assert!(small[2].starts_with("2 more lines: --once shows all, -p PID"));
+    assert!(small[2].starts_with("2 more lines (all: --once, one process: -p PID)"));
     assert_eq!(small.len(), 3);
     for rows in 0..3 {
         assert_eq!(lines(&screen::frame(text, size(7, rows))), ["4 more>"]);

@@ -84,9 +84,10 @@ fn show_engine(out: &mut String, heard: &Heard, earlier: Option<&Heard>, brief: 
         before: earlier.map(|earlier| dropped(&earlier.report.counters)),
         seconds,
     };
+    // Two lines: each fits a terminal of 80 columns.
     let _ = writeln!(
         out,
-        "  sent {}, {}  received {}, {}  retransmitted {}  lost {}, spurious {}  dropped {}  overflows {}",
+        "  sent {}, {}  received {}, {}\n  retransmitted {}  lost {}, spurious {}  dropped {}  overflows {}",
         bytes(count("data_bytes_sent")),
         events(count("data_packets_sent"), " data packets"),
         bytes(count("data_bytes_received")),
