@@ -100,7 +100,7 @@ fn nobody_is_written_to_for_ever() {
         let (status, shown, error) = shell(line);
         assert_eq!((status, shown.as_str()), (Some(125), ""), "{line}: {error}");
         assert!(
-            error.starts_with("metaroce: cannot write: "),
+            error.starts_with("metaroce: cannot write to standard output: "),
             "{line}: {error}"
         );
     }

@@ -87,7 +87,9 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let interval = Duration::from_secs_f64(options.interval);
     let live = !options.json && !options.once && std::io::stdout().is_terminal();
     if samples.is_none() && may_be_closed(std::io::stdout()) {
-        bail!("cannot write: stdout is closed, or /dev/null (--count N ends by itself)");
+        bail!(
+            "cannot write to standard output: it is closed, or /dev/null (--count N ends by itself)"
+        );
     }
     let mut before: Option<Sample> = None;
     let mut taken = 0;
@@ -150,7 +152,7 @@ fn write(text: &str) -> Result<bool> {
     {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(false),
-        Err(error) => bail!("cannot write: {error}"),
+        Err(error) => bail!("cannot write to standard output: {error}"),
     }
 }
 
