@@ -87,6 +87,7 @@ fn scenario_of(bytes: &mut Unstructured<'_>) -> Result<Scenario> {
         seed: 1,
         hosts: vec![host; nodes],
         network,
+        fabric: None,
         pairs,
         faults,
         limit_ns: LIMIT_NS,

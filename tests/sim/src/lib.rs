@@ -3,12 +3,13 @@
 //!
 //! Nothing here reads a clock, starts a thread or draws a random number that does not come from the seed of a
 //! [`scenario::Scenario`]: the same seed gives the same run, packet by packet. `world` is the event loop, `network` what
-//! happens to a datagram, `node` one host and how it drives its endpoint, `memory` its regions and receive queues,
+//! happens to a datagram (or, where links and queues matter, `fabric`), `node` one host and how it drives its endpoint, `memory` its regions and receive queues,
 //! `program` and `workload` what the simulated programs do, `checker` the contract of verbs, which knows nothing of the
 //! transport, and `scenario` draws all of that from a seed. Run `cargo run -p metaroce-sim --release -- --help`.
 
 pub mod checker;
 pub mod content;
+pub mod fabric;
 pub mod memory;
 pub mod network;
 pub mod node;
@@ -17,6 +18,7 @@ pub mod report;
 pub mod scenario;
 pub mod script;
 pub mod trace;
+mod wires;
 pub mod workload;
 pub mod world;
 

@@ -17,7 +17,7 @@ use crate::trace::Fate;
 pub const ROUTES: u64 = 8;
 
 /// Bytes of Ethernet, IP and UDP around a datagram, as they take time on the link.
-const LOWER_BYTES: u64 = 66;
+pub(crate) const LOWER_BYTES: u64 = 66;
 
 /// Bytes from the start of a datagram in which damage is shown to the parser; further on the UDP checksum finds it.
 const HEADER_BYTES: usize = 64;
@@ -220,6 +220,11 @@ impl Network {
             burst_until: Time::ZERO,
             dark: Vec::new(),
         }
+    }
+
+    /// Its properties now.
+    pub fn config(&self) -> &NetworkConfig {
+        &self.config
     }
 
     /// Changes a property while it runs.

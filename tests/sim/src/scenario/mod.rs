@@ -5,6 +5,7 @@ mod named;
 mod random;
 
 use crate::NodeId;
+use crate::fabric::{Change, FabricConfig, Links};
 use crate::network::NetworkConfig;
 use crate::node::HostConfig;
 pub use crate::program::Pair;
@@ -38,6 +39,8 @@ pub enum Fault {
     },
     /// From now on this part of the packets is lost.
     Loss(f64),
+    /// Something happens to links, of a scenario that has a fabric.
+    Links(Links, Change),
     /// A process dies; if `silent` its whole host.
     Kill {
         /// Which.
@@ -89,6 +92,8 @@ pub struct Scenario {
     pub hosts: Vec<HostConfig>,
     /// The network.
     pub network: NetworkConfig,
+    /// A fabric of links and switches instead of it.
+    pub fabric: Option<FabricConfig>,
     /// The connected queue pairs.
     pub pairs: Vec<Pair>,
     /// What happens when, ns after the start.
@@ -100,6 +105,13 @@ pub struct Scenario {
 }
 
 impl Scenario {
+    /// Planes of whatever carries the packets.
+    #[must_use]
+    pub fn planes(&self) -> u8 {
+        let fabric = self.fabric.as_ref();
+        fabric.map_or(self.network.planes, |fabric| fabric.planes)
+    }
+
     /// Two hosts, one pair of queue pairs that do the same.
     pub fn two(name: &str, seed: u64, workload: Workload) -> Self {
         let pair = Pair {
@@ -112,6 +124,7 @@ impl Scenario {
             seed,
             hosts: vec![HostConfig::default(); 2],
             network: NetworkConfig::default(),
+            fabric: None,
             pairs: vec![pair],
             faults: Vec::new(),
             limit_ns: 60_000_000_000,

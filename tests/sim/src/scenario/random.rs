@@ -128,6 +128,7 @@ pub fn random(seed: u64) -> Scenario {
         seed,
         hosts,
         network,
+        fabric: None,
         pairs,
         faults,
         limit_ns: 60_000_000_000,

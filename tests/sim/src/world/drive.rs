@@ -12,6 +12,7 @@ use crate::memory::HostView;
 use crate::network::{Datagram, owner, slot_of};
 use crate::node::{Life, PORT_BASE};
 use crate::trace::Fate;
+use crate::wires::Wires;
 
 /// Rounds of sending and completing in one turn: without time passing that must come to an end.
 const ROUNDS_MAX: u32 = 10_000;
@@ -148,7 +149,7 @@ impl World {
         let mut packets = 0;
         let mut train = std::mem::take(&mut self.nodes[id.0].train);
         for sent in 0.. {
-            if self.network.backlog_bytes(id, now) >= limit {
+            if self.wires.backlog_bytes(id, now) >= limit {
                 break;
             }
             let node = &mut self.nodes[id.0];
@@ -250,14 +251,28 @@ impl World {
                 bytes,
             };
             self.note(Fate::Sent, &datagram);
-            let mut arrivals = std::mem::take(&mut self.arrivals);
-            if let Err(fate) = self.network.send(now, datagram.clone(), &mut arrivals) {
-                self.note(fate, &datagram);
+            self.send_datagram(datagram);
+        }
+    }
+
+    /// Puts a datagram on the wires.
+    fn send_datagram(&mut self, mut datagram: Datagram) {
+        let now = self.now;
+        match &mut self.wires {
+            Wires::Network(network) => {
+                let mut arrivals = std::mem::take(&mut self.arrivals);
+                if let Err(fate) = network.send(now, datagram.clone(), &mut arrivals) {
+                    self.note(fate, &datagram);
+                }
+                for (at, datagram) in arrivals.drain(..) {
+                    self.schedule(at, What::Forward(datagram));
+                }
+                self.arrivals = arrivals;
             }
-            for (at, datagram) in arrivals.drain(..) {
-                self.schedule(at, What::Forward(datagram));
-            }
-            self.arrivals = arrivals;
+            Wires::Fabric(fabric) => match fabric.send(now, &mut datagram) {
+                Ok((at, hop)) => self.schedule(at, What::Hop(hop, datagram)),
+                Err(fate) => self.note(fate, &datagram),
+            },
         }
     }
 
@@ -308,7 +323,7 @@ impl World {
     /// When the node gets its next turn.
     fn plan_next(&mut self, id: NodeId, packets: u64, worked: bool, due: bool) {
         let now = self.now;
-        let backlog = self.network.backlog_bytes(id, now);
+        let backlog = self.wires.backlog_bytes(id, now);
         let node = &mut self.nodes[id.0];
         node.busy_until = now + packets * node.config.packet_ns;
         if !node.inbox.is_empty() {
@@ -316,7 +331,7 @@ impl World {
         }
         let node = &mut self.nodes[id.0];
         if backlog >= node.config.send_buffer_bytes {
-            let rate = self.network.config_mut().link_bits_per_s / 1_000_000;
+            let rate = self.wires.host_bits_per_s(id) / 1_000_000;
             let room = backlog - node.config.send_buffer_bytes / 2;
             self.wake(id, now + room * 8_000 / rate.max(1));
         }

@@ -5,10 +5,11 @@ use rand::{Rng, RngCore};
 
 use super::{What, World};
 use crate::NodeId;
-use crate::network::Darkness;
+use crate::network::{Darkness, Network};
 use crate::node::Life;
 use crate::program::{Pair, State};
 use crate::scenario::Fault;
+use crate::wires::Wires;
 
 /// How long an exiting process goes on for the answer to its goodbye.
 const CLOSE_NS: u64 = 100_000_000;
@@ -33,16 +34,33 @@ impl World {
                 routes,
                 ns,
             } => {
-                let until = self.now + *ns;
-                self.network.darken(Darkness {
+                let darkness = Darkness {
                     from: *from,
                     to: *to,
                     plane: *plane,
                     routes: *routes,
-                    until,
-                });
+                    until: self.now + *ns,
+                };
+                if let Some(network) = self.network(fault) {
+                    network.darken(darkness);
+                }
             }
-            Fault::Loss(loss) => self.network.config_mut().loss = *loss,
+            Fault::Loss(loss) => {
+                if let Some(network) = self.network(fault) {
+                    network.config_mut().loss = *loss;
+                }
+            }
+            Fault::Links(links, change) => {
+                let found = match &mut self.wires {
+                    Wires::Fabric(fabric) => fabric.change(self.now, *links, *change),
+                    Wires::Network(_) => 0,
+                };
+                if found == 0 {
+                    let what =
+                        format!("the scenario is wrong: {fault:?} names no link of its fabric");
+                    self.ledger.violate(self.now, what);
+                }
+            }
             Fault::Kill { node, silent } => self.kill(*node, *silent),
             Fault::Restart { node } => self.restart(*node),
             Fault::Close { node } => self.close_node(*node, true),
@@ -57,6 +75,20 @@ impl World {
                 self.destroy(ids[*side]);
             }
             Fault::Reconnect { pair, plan } => self.reconnect(*pair, plan),
+        }
+    }
+
+    /// The network that `fault` happens to; what is wrong is said if there is a fabric in its place.
+    fn network(&mut self, fault: &Fault) -> Option<&mut Network> {
+        match &mut self.wires {
+            Wires::Network(network) => Some(network),
+            Wires::Fabric(_) => {
+                let what = format!(
+                    "the scenario is wrong: {fault:?} happens to a network; of a fabric use Fault::Links"
+                );
+                self.ledger.violate(self.now, what);
+                None
+            }
         }
     }
 

@@ -17,12 +17,14 @@ use rand::rngs::SmallRng;
 use rand::{RngCore, SeedableRng};
 
 use crate::checker::Ledger;
-use crate::network::{Datagram, Network};
+use crate::fabric::{Hop, Next};
+use crate::network::Datagram;
 use crate::node::Node;
 use crate::program::{Lease, Program, State};
 use crate::report::Outcome;
 use crate::scenario::{Fault, Scenario};
 use crate::trace::{Fate, Seen, Show, Trace};
+use crate::wires::Wires;
 use crate::{AgentId, NodeId};
 
 /// After the last completion everything must be acknowledged, closed and quiet within this time: a few of the longest
@@ -49,6 +51,7 @@ pub(crate) enum Action {
 enum What {
     Turn(NodeId),
     Forward(Datagram),
+    Hop(Hop, Datagram),
     Arrive(Datagram),
     Unreachable {
         node: NodeId,
@@ -99,7 +102,7 @@ pub struct World {
     pub(crate) receive_leases: HashMap<u64, Lease>,
     pub(crate) next_cookie: u64,
     pub(crate) rng: SmallRng,
-    network: Network,
+    wires: Wires,
     planes: u8,
     pairs: Vec<[AgentId; 2]>,
     trace: Trace,
@@ -141,12 +144,8 @@ impl World {
     fn new(scenario: &Scenario, show: Show) -> Self {
         let mut rng = SmallRng::seed_from_u64(scenario.seed);
         let count = scenario.hosts.len();
-        let planes = scenario.network.planes;
-        let network = Network::new(
-            scenario.network.clone(),
-            count,
-            SmallRng::seed_from_u64(rng.next_u64()),
-        );
+        let planes = scenario.planes();
+        let wires = Wires::new(scenario, SmallRng::seed_from_u64(rng.next_u64()));
         // Clocks of hosts do not begin at 0.
         let start = Time::from_ns(1_000_000_000);
         let nodes = (0..count)
@@ -168,7 +167,7 @@ impl World {
             receive_leases: HashMap::new(),
             next_cookie: 0,
             rng,
-            network,
+            wires,
             planes,
             pairs: Vec::new(),
             trace: Trace::new(show),
@@ -222,7 +221,7 @@ impl World {
     /// Nothing is asked for any more: soon nothing must happen any more.
     fn run_until_quiet(&mut self) {
         // As long as a script loses packets nothing can be expected.
-        let script_ends = self.network.config_mut().script.ends_by();
+        let script_ends = self.wires.script_ends_by();
         let begins = self.now.max(script_ends.unwrap_or(self.now));
         let (limit, events) = (begins + QUIET_NS, self.events);
         while self.heap.peek().is_some_and(|entry| entry.at <= limit)
@@ -283,10 +282,8 @@ impl World {
                     self.turn(node);
                 }
             }
-            What::Forward(mut datagram) => match self.network.forward(self.now, &mut datagram) {
-                Ok(at) => self.schedule(at, What::Arrive(datagram)),
-                Err(fate) => self.note(fate, &datagram),
-            },
+            What::Forward(datagram) => self.forward(datagram),
+            What::Hop(hop, datagram) => self.hop(hop, datagram),
             What::Arrive(datagram) => self.arrive(datagram),
             What::Unreachable {
                 node,
@@ -328,6 +325,29 @@ impl World {
             "{agent}: {pending} requests are still pending 1.25 × its bound after its peer died"
         );
         self.ledger.violate(self.now, what);
+    }
+
+    /// A datagram is at the last switch of the network.
+    fn forward(&mut self, mut datagram: Datagram) {
+        let Wires::Network(network) = &mut self.wires else {
+            return;
+        };
+        match network.forward(self.now, &mut datagram) {
+            Ok(at) => self.schedule(at, What::Arrive(datagram)),
+            Err(fate) => self.note(fate, &datagram),
+        }
+    }
+
+    /// A datagram is at the end of a link of the fabric.
+    fn hop(&mut self, hop: Hop, mut datagram: Datagram) {
+        let Wires::Fabric(fabric) = &mut self.wires else {
+            return;
+        };
+        match fabric.arrive(self.now, hop, &mut datagram) {
+            Ok(Next::Hop(at, hop)) => self.schedule(at, What::Hop(hop, datagram)),
+            Ok(Next::Host) => self.arrive(datagram),
+            Err(fate) => self.note(fate, &datagram),
+        }
     }
 
     fn arrive(&mut self, datagram: Datagram) {
