@@ -5,7 +5,7 @@
 //! [`scenario::Scenario`]: the same seed gives the same run, packet by packet. `world` is the event loop, `network` what
 //! happens to a datagram (or, where links and queues matter, `fabric`), `node` one host and how it drives its endpoint, `memory` its regions and receive queues,
 //! `program` and `workload` what the simulated programs do, `checker` the contract of verbs, which knows nothing of the
-//! transport, and `scenario` draws all of that from a seed. Run `cargo run -p metaroce-sim --release -- --help`.
+//! transport, `scenario` draws all of that from a seed, and `performance` measures how fast it was. Run `cargo run -p metaroce-sim --release -- --help`.
 
 pub mod checker;
 pub mod content;
@@ -13,6 +13,7 @@ pub mod fabric;
 pub mod memory;
 pub mod network;
 pub mod node;
+pub mod performance;
 pub mod program;
 pub mod report;
 pub mod scenario;

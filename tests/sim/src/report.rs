@@ -4,6 +4,33 @@ use std::fmt;
 
 use metaroce_proto::telemetry::Counters;
 
+use crate::AgentId;
+use crate::fabric::LinkCounters;
+
+/// A request that ended with success. Times are from the start of the run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Completion {
+    /// Whose.
+    pub agent: AgentId,
+    /// When it was submitted.
+    pub submitted_ns: u64,
+    /// When its completion was polled.
+    pub done_ns: u64,
+    /// Payload.
+    pub bytes: u32,
+}
+
+/// A look at the world while it ran.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Sample {
+    /// From the start of the run.
+    pub at_ns: u64,
+    /// The rate that each node's transport lets it send at, all its connections together; 0 before it is connected.
+    pub rate_bytes_per_s: Vec<u64>,
+    /// What the links into the first node did so far.
+    pub into_first: LinkCounters,
+}
+
 /// See the file's head.
 #[derive(Clone, Debug)]
 pub struct Outcome {
@@ -31,6 +58,12 @@ pub struct Outcome {
     pub socket_drops: u64,
     /// Of all endpoints.
     pub counters: Counters,
+    /// What all links of the fabric did, if there is one.
+    pub links: LinkCounters,
+    /// Requests that ended with success, in the order of their completions.
+    pub completions: Vec<Completion>,
+    /// See [`crate::scenario::Scenario::sample_ns`].
+    pub samples: Vec<Sample>,
     /// The state of each program.
     pub agents: Vec<String>,
     /// The state of each connection.

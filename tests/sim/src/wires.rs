@@ -5,7 +5,7 @@ use metaroce_proto::types::Time;
 use rand::rngs::SmallRng;
 
 use crate::NodeId;
-use crate::fabric::Fabric;
+use crate::fabric::{Fabric, LinkCounters, Links};
 use crate::network::Network;
 use crate::scenario::Scenario;
 
@@ -42,6 +42,14 @@ impl Wires {
         match self {
             Self::Network(network) => network.config().link_bits_per_s,
             Self::Fabric(fabric) => fabric.host_bits_per_s(node),
+        }
+    }
+
+    /// What links did so far: of a fabric; a network counts nothing.
+    pub(crate) fn counters(&self, links: Links) -> LinkCounters {
+        match self {
+            Self::Network(_) => LinkCounters::default(),
+            Self::Fabric(fabric) => fabric.counters(links),
         }
     }
 

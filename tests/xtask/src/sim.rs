@@ -12,7 +12,7 @@ use crate::build;
 /// Arguments of `sim`.
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// A named scenario instead of random ones; `list` shows the names.
+    /// A named scenario instead of random ones; `list` shows the names. Those that measure: loss, tail.
     scenario: Option<String>,
     /// First seed (1; of --forever: one that was not tried before).
     #[arg(long)]
@@ -23,9 +23,50 @@ pub struct Arguments {
     /// Random scenarios from fresh seeds until Ctrl-C, or for so many seconds if they are given.
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "0", conflicts_with = "scenario")]
     forever: Option<u64>,
+    #[command(flatten)]
+    measuring: Measuring,
     /// More arguments for the simulator (`-- --help`).
     #[arg(last = true)]
     rest: Vec<String>,
+}
+
+/// Options of the scenarios that measure, handed on as they are.
+#[derive(Debug, Args)]
+struct Measuring {
+    /// Part of all packets that is lost, data and acknowledgements alike (1 % is 0.01).
+    #[arg(long, value_name = "P", requires = "scenario")]
+    loss: Option<String>,
+    /// Packets that are lost in a row at most.
+    #[arg(long, value_name = "N", requires = "scenario")]
+    burst: Option<String>,
+    /// Round trip of a packet of no length.
+    #[arg(long, value_name = "R", requires = "scenario")]
+    rtt_us: Option<String>,
+    /// Length of a message.
+    #[arg(long, value_name = "N", requires = "scenario")]
+    bytes: Option<String>,
+    /// Print one JSON object (of other scenarios: packets and events as JSON, with `-- --trace`).
+    #[arg(long)]
+    json: bool,
+}
+
+impl Measuring {
+    fn add_to(&self, command: &mut Command) {
+        let options = [
+            ("--loss", &self.loss),
+            ("--burst", &self.burst),
+            ("--rtt-us", &self.rtt_us),
+            ("--bytes", &self.bytes),
+        ];
+        for (name, value) in options {
+            if let Some(value) = value {
+                command.args([name, value]);
+            }
+        }
+        if self.json {
+            command.arg("--json");
+        }
+    }
 }
 
 /// Seeds of one call of the simulator while it runs for ever: each says how many were right, every ten seconds or so.
@@ -43,6 +84,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
             if let Some(name) = &arguments.scenario {
                 command.args(["--name", name]);
             }
+            arguments.measuring.add_to(&mut command);
             command.args(&arguments.rest);
             let right = build::run(command)?.success();
             Ok(if right {

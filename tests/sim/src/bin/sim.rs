@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 use std::time::Instant;
 
+use metaroce_sim::performance;
 use metaroce_sim::scenario::{NAMES, Scenario, bulk, named, random};
 use metaroce_sim::trace::Show;
 use metaroce_sim::world::World;
@@ -11,6 +12,7 @@ const HELP: &str = "\
 Runs the transport in simulated networks and checks what programs may rely on.
 
 usage: sim [--seed N] [--count M] [--name NAME] [--trace] [--events] [--json] [--keep-going] [--slow MS]
+       sim --name loss|tail [--seed N] [--json] [OPTION]...
        sim --bulk [--seed N] [--messages M]
 
   --seed N       first seed (1)
@@ -23,6 +25,18 @@ usage: sim [--seed N] [--count M] [--name NAME] [--trace] [--events] [--json] [-
   --slow MS      also print runs in which a request took longer than that
   --bulk         measure throughput on a 10 Gb/s link at several loss rates
   --messages M   messages of 256 KiB for --bulk (2000)
+
+Scenarios that measure, on links of 100 Gb/s with packets of 4 KiB, and their options (defaults):
+
+  loss           part of the goodput that is kept when packets get lost (kept)
+  tail           times of single messages, one at a time (median_us, p999_us)
+
+  --loss P       part of all packets that is lost, data and acknowledgements (0.01)
+  --burst N      up to so many in a row (1)
+  --rtt-us R     round trip of a packet of no length (10)
+  --bytes N      length of a message (65536)
+
+They run with one seed; --json prints one object: seed, options and figures.
 ";
 
 struct Arguments {
@@ -36,6 +50,12 @@ struct Arguments {
     slow_ms: u64,
     bulk: bool,
     messages: u32,
+    measured: performance::Options,
+}
+
+fn number<T: std::str::FromStr>(argument: &str, text: String) -> Result<T, String> {
+    text.parse()
+        .map_err(|_| format!("{argument}: '{text}' is not a number that it can be"))
 }
 
 fn parse(arguments: &mut dyn Iterator<Item = String>) -> Result<Arguments, String> {
@@ -50,6 +70,7 @@ fn parse(arguments: &mut dyn Iterator<Item = String>) -> Result<Arguments, Strin
         slow_ms: u64::MAX,
         bulk: false,
         messages: 2_000,
+        measured: performance::Options::default(),
     };
     while let Some(argument) = arguments.next() {
         let mut value = || {
@@ -57,21 +78,21 @@ fn parse(arguments: &mut dyn Iterator<Item = String>) -> Result<Arguments, Strin
                 .next()
                 .ok_or_else(|| format!("{argument} needs a value"))
         };
-        let number = |text: String| {
-            text.parse()
-                .map_err(|_| format!("{argument}: '{text}' is not a number"))
-        };
         match argument.as_str() {
-            "--seed" => parsed.seed = number(value()?)?,
-            "--count" => parsed.count = number(value()?)?,
-            "--messages" => parsed.messages = number(value()?)? as u32,
-            "--slow" => parsed.slow_ms = number(value()?)?,
+            "--seed" => parsed.seed = number(&argument, value()?)?,
+            "--count" => parsed.count = number(&argument, value()?)?,
+            "--messages" => parsed.messages = number(&argument, value()?)?,
+            "--slow" => parsed.slow_ms = number(&argument, value()?)?,
             "--name" => parsed.name = Some(value()?),
             "--trace" => parsed.trace = true,
             "--events" => parsed.events = true,
             "--json" => parsed.json = true,
             "--keep-going" => parsed.keep_going = true,
             "--bulk" => parsed.bulk = true,
+            "--loss" => parsed.measured.loss = number(&argument, value()?)?,
+            "--burst" => parsed.measured.burst = number(&argument, value()?)?,
+            "--rtt-us" => parsed.measured.rtt_us = number(&argument, value()?)?,
+            "--bytes" => parsed.measured.bytes = number(&argument, value()?)?,
             "--help" | "-h" => return Err(HELP.into()),
             _ => return Err(format!("unknown argument '{argument}'\n\n{HELP}")),
         }
@@ -82,8 +103,14 @@ fn parse(arguments: &mut dyn Iterator<Item = String>) -> Result<Arguments, Strin
 fn scenario_of(arguments: &Arguments, seed: u64) -> Result<Scenario, String> {
     match &arguments.name {
         None => Ok(random(seed)),
-        Some(name) => named(name, seed)
-            .ok_or_else(|| format!("no scenario '{name}'; there are: {}", NAMES.join(", "))),
+        Some(name) => named(name, seed).ok_or_else(|| {
+            let measuring: Vec<&str> = performance::NAMES.iter().map(|(name, _)| *name).collect();
+            format!(
+                "no scenario '{name}'; there are: {}; and to measure: {}",
+                NAMES.join(", "),
+                measuring.join(", ")
+            )
+        }),
     }
 }
 
@@ -150,6 +177,30 @@ fn run(arguments: &Arguments) -> Result<bool, String> {
     Ok(wrong == 0)
 }
 
+/// Runs a scenario that measures; `None` if `name` is none.
+fn measure_one(arguments: &Arguments, name: &str) -> Option<Result<bool, String>> {
+    let started = Instant::now();
+    let options = performance::Options {
+        seed: arguments.seed,
+        ..arguments.measured
+    };
+    let figures = performance::run(name, &options)?;
+    let seconds = started.elapsed().as_secs_f64();
+    Some(figures.map(|figures| {
+        if arguments.json {
+            println!("{}", figures.json());
+        } else {
+            println!("{figures}");
+            println!(
+                "{} packets, {seconds:.1} s, {:.0} packets/s",
+                figures.packets,
+                figures.packets as f64 / seconds
+            );
+        }
+        true
+    }))
+}
+
 fn main() -> ExitCode {
     let arguments = match parse(&mut std::env::args().skip(1)) {
         Ok(arguments) => arguments,
@@ -162,7 +213,9 @@ fn main() -> ExitCode {
         measure(&arguments);
         return ExitCode::SUCCESS;
     }
-    match run(&arguments) {
+    let name = arguments.name.as_deref();
+    let measured = name.and_then(|name| measure_one(&arguments, name));
+    match measured.unwrap_or_else(|| run(&arguments)) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(text) => {

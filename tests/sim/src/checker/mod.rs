@@ -407,6 +407,16 @@ impl Ledger {
             .count()
     }
 
+    /// When a request of `id` was submitted.
+    pub fn submitted_at(&self, id: AgentId, index: usize) -> Time {
+        self.agents[id.0].submitted[index].at
+    }
+
+    /// Bytes of a request of `id`.
+    pub fn length(&self, id: AgentId, index: usize) -> u32 {
+        self.agents[id.0].submitted[index].message.length
+    }
+
     /// Whether `id` waits for the answer to a READ or an atomic.
     pub fn awaits_answers(&self, id: AgentId) -> bool {
         let agent = &self.agents[id.0];

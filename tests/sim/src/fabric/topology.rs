@@ -40,6 +40,8 @@ pub(super) enum End {
 /// Some links, by where they are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Links {
+    /// Every link.
+    All,
     /// Every link of a plane, those of hosts included.
     Plane(u8),
     /// From a host to its switch, on all planes or one.
@@ -199,6 +201,7 @@ impl Topology {
                 .filter(move |plane| only.is_none_or(|only| usize::from(only) == *plane))
         };
         match links {
+            Links::All => (0..self.ends.len() as u32).map(LinkId).collect(),
             Links::Plane(plane) => planes(Some(plane))
                 .flat_map(|plane| {
                     let first = self.link(plane, 0).0;

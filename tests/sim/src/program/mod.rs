@@ -388,9 +388,12 @@ impl World {
             node,
             memory: &self.nodes[node.0].memory,
         };
-        let Some((id, _)) = self.ledger.send_done(self.now, &look, done) else {
+        let Some((id, index)) = self.ledger.send_done(self.now, &look, done) else {
             return;
         };
+        if done.status == Status::Success {
+            self.note_completion(id, index);
+        }
         let leases = self.programs[id.0].leases.pop_front().unwrap_or_default();
         for lease in leases {
             if done.status == Status::Success || lease.owner == id {

@@ -102,6 +102,8 @@ pub struct Scenario {
     pub limit_ns: u64,
     /// And after so many events.
     pub limit_events: u64,
+    /// Samples are taken so often as long as programs are at work; 0 is never.
+    pub sample_ns: u64,
 }
 
 impl Scenario {
@@ -129,6 +131,7 @@ impl Scenario {
             faults: Vec::new(),
             limit_ns: 60_000_000_000,
             limit_events: 5_000_000,
+            sample_ns: 0,
         }
     }
 }

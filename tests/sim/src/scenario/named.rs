@@ -36,7 +36,7 @@ pub const NAMES: &[&str] = &[
     "long-messages",
     "reads",
     "atomics",
-    "incast",
+    "many-to-one",
     "self-connection",
     "shared-receives",
     "tiny-socket-buffer",
@@ -215,7 +215,7 @@ pub fn named(name: &str, seed: u64) -> Option<Scenario> {
                 (w.mix, w.messages) = (Mix::ATOMICS, 500)
             });
         }
-        "incast" => incast(&mut scenario, 8),
+        "many-to-one" => many_to_one(&mut scenario, 8),
         "self-connection" => scenario.pairs[0].nodes = [a, a],
         "shared-receives" => {
             network.loss = 0.02;
@@ -278,7 +278,7 @@ fn dark(from: Option<NodeId>, to: Option<NodeId>, plane: Option<u8>, routes: u8,
     }
 }
 
-fn incast(scenario: &mut Scenario, senders: usize) {
+fn many_to_one(scenario: &mut Scenario, senders: usize) {
     let mut send = scenario.pairs[0].workloads[0].clone();
     (send.mix, send.messages, send.max_bytes) = (Mix::WRITES, 60, 60_000);
     scenario.hosts = vec![scenario.hosts[0].clone(); senders + 1];

@@ -11,17 +11,17 @@ use std::cmp::Ordering;
 use std::collections::{BinaryHeap, HashMap};
 
 use metaroce_proto::endpoint::RxMeta;
-use metaroce_proto::telemetry::Counters;
+use metaroce_proto::telemetry::{ConnectionInfo, Counters, PathInfo};
 use metaroce_proto::types::{LocalIndex, SourceSlot, Time};
 use rand::rngs::SmallRng;
 use rand::{RngCore, SeedableRng};
 
 use crate::checker::Ledger;
-use crate::fabric::{Hop, Next};
+use crate::fabric::{Hop, Links, Next};
 use crate::network::Datagram;
 use crate::node::Node;
 use crate::program::{Lease, Program, State};
-use crate::report::Outcome;
+use crate::report::{Completion, Outcome, Sample};
 use crate::scenario::{Fault, Scenario};
 use crate::trace::{Fate, Seen, Show, Trace};
 use crate::wires::Wires;
@@ -60,6 +60,8 @@ enum What {
     },
     Act(AgentId, Action),
     Fault(Fault),
+    /// Take a sample.
+    Look,
     /// Everything that the agent submitted up to then must be done by now.
     Overdue(AgentId, Time),
 }
@@ -113,7 +115,13 @@ pub struct World {
     arrivals: Vec<(Time, Datagram)>,
     /// Counters of endpoints that are gone.
     lost_counters: Counters,
+    completions: Vec<Completion>,
+    sample_ns: u64,
+    samples: Vec<Sample>,
 }
+
+/// Clocks of hosts do not begin at 0.
+const START: Time = Time::from_ns(1_000_000_000);
 
 impl World {
     /// Runs `scenario`; `live` prints every packet and event.
@@ -146,8 +154,7 @@ impl World {
         let count = scenario.hosts.len();
         let planes = scenario.planes();
         let wires = Wires::new(scenario, SmallRng::seed_from_u64(rng.next_u64()));
-        // Clocks of hosts do not begin at 0.
-        let start = Time::from_ns(1_000_000_000);
+        let start = START;
         let nodes = (0..count)
             .map(|at| {
                 Node::new(
@@ -177,10 +184,16 @@ impl World {
             faults_left: scenario.faults.len() as u32,
             arrivals: Vec::new(),
             lost_counters: Counters::default(),
+            completions: Vec::new(),
+            sample_ns: scenario.sample_ns,
+            samples: Vec::new(),
         };
         for pair in &scenario.pairs {
             let ids = world.create_pair(pair);
             world.pairs.push(ids);
+        }
+        if scenario.sample_ns > 0 {
+            world.schedule(start, What::Look);
         }
         for (after_ns, fault) in &scenario.faults {
             world.schedule(start + *after_ns, What::Fault(fault.clone()));
@@ -304,6 +317,7 @@ impl World {
                 self.faults_left -= 1;
                 self.inflict(&fault);
             }
+            What::Look => self.look(),
             What::Overdue(agent, since) => self.check_overdue(agent, since),
         }
     }
@@ -389,6 +403,36 @@ impl World {
         }
     }
 
+    // ---- What is measured ----
+
+    /// A request ended with success.
+    pub(crate) fn note_completion(&mut self, agent: AgentId, index: usize) {
+        self.completions.push(Completion {
+            agent,
+            submitted_ns: self.ledger.submitted_at(agent, index).since_ns(START),
+            done_ns: self.now.since_ns(START),
+            bytes: self.ledger.length(agent, index),
+        });
+    }
+
+    fn look(&mut self) {
+        let rate = |node: &Node| {
+            node.endpoint
+                .connections()
+                .map(|info| allowed_rate(&info))
+                .sum()
+        };
+        let rate_bytes_per_s = self.nodes.iter().map(rate).collect();
+        self.samples.push(Sample {
+            at_ns: self.now.since_ns(START),
+            rate_bytes_per_s,
+            into_first: self.wires.counters(Links::ToHost(NodeId(0), None)),
+        });
+        if self.faults_left > 0 || !self.programs_done() {
+            self.schedule(self.now + self.sample_ns, What::Look);
+        }
+    }
+
     // ---- Plans ----
 
     fn schedule(&mut self, at: Time, what: What) {
@@ -452,12 +496,15 @@ impl World {
             hash: self.trace.hash(),
             packets: self.trace.packets(),
             events: self.events,
-            virtual_ns: done_at.since_ns(Time::from_ns(1_000_000_000)),
+            virtual_ns: done_at.since_ns(START),
             longest_wait_ns: self.ledger.longest_wait_ns(),
             requests: self.ledger.completed(),
             bytes: self.ledger.completed_bytes(),
             socket_drops: self.nodes.iter().map(|node| node.drops_total).sum(),
             counters,
+            links: self.wires.counters(Links::All),
+            completions: self.completions,
+            samples: self.samples,
             agents,
             connections: connections.collect(),
             packets_seen: if self.ledger.violations().is_empty() {
@@ -467,4 +514,12 @@ impl World {
             },
         }
     }
+}
+
+/// The rate that a sender is held to: its windows over their round trips, and what the peer grants.
+fn allowed_rate(info: &ConnectionInfo) -> u64 {
+    let of_path = |path: &PathInfo| path.window_packets * 1e9 / path.srtt_ns as f64;
+    let paths = info.paths.iter().filter(|path| path.srtt_ns > 0);
+    let own = paths.map(of_path).sum::<f64>() * f64::from(info.payload_bytes);
+    (own as u64).min(info.grant_bytes_per_s)
 }

@@ -1,0 +1,240 @@
+//! How fast the transport is in a fabric: scenarios by name that measure one thing each and give it as a few figures.
+//! `cargo xtask sim NAME` runs them by [`run`]; each is a file here. All hold the contract of verbs, too, or give no figures.
+//!
+//! The links have 100 Gb/s, packets 4 KiB of payload, and hosts are as good as a host can be: they look at their sockets
+//! all the time (see [`host`]), so that what is measured is the transport and nothing else.
+
+mod loss;
+mod tail;
+
+use std::fmt;
+
+use metaroce_proto::telemetry::json::Json;
+use metaroce_proto::types::Driving;
+
+use crate::node::HostConfig;
+use crate::report::Outcome;
+use crate::scenario::Scenario;
+use crate::workload::{Mix, Workload};
+use crate::world::World;
+
+/// Names that [`run`] knows, and the options that each has.
+pub const NAMES: &[(&str, &[&str])] = &[
+    ("loss", &["loss", "rtt_us", "burst"]),
+    ("tail", &["bytes", "loss", "rtt_us"]),
+];
+
+/// Rate of the links.
+const LINK_BITS_PER_S: f64 = 100e9;
+
+/// What is asked of the scenarios; each looks at its own.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Options {
+    /// Everything random comes from it.
+    pub seed: u64,
+    /// Part of the packets that is lost, data and acknowledgements alike.
+    pub loss: f64,
+    /// Packets lost in a row at most.
+    pub burst: u32,
+    /// Round trip of a packet of no length.
+    pub rtt_us: u64,
+    /// Bytes of a message.
+    pub bytes: u32,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            seed: 1,
+            loss: 0.01,
+            burst: 1,
+            rtt_us: 10,
+            bytes: 65_536,
+        }
+    }
+}
+
+impl Options {
+    /// What is wrong with them.
+    fn check(&self) -> Result<(), String> {
+        let problem = if !(0.0..=0.9).contains(&self.loss) {
+            "loss must be a part from 0 to 0.9 (1 % is 0.01)"
+        } else if self.burst == 0 || self.burst > 10_000 {
+            "burst must be 1 to 10000 packets"
+        } else if self.rtt_us == 0 || self.rtt_us > 100_000 {
+            "rtt-us must be 1 to 100000 µs"
+        } else if self.bytes == 0 || self.bytes > crate::content::CONTENT_BYTES_MAX {
+            "bytes must be 1 to 1048576"
+        } else {
+            return Ok(());
+        };
+        Err(problem.into())
+    }
+
+    fn value(&self, option: &str) -> f64 {
+        match option {
+            "loss" => self.loss,
+            "rtt_us" => self.rtt_us as f64,
+            "burst" => f64::from(self.burst),
+            "bytes" => f64::from(self.bytes),
+            _ => f64::NAN,
+        }
+    }
+
+    fn rtt_ns(&self) -> u64 {
+        self.rtt_us * 1_000
+    }
+}
+
+/// What a scenario found.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Figures {
+    /// Scenario.
+    pub name: &'static str,
+    /// Seed.
+    pub seed: u64,
+    /// Its options.
+    pub options: Vec<(&'static str, f64)>,
+    /// What it measured; NaN where there was nothing to measure.
+    pub values: Vec<(&'static str, f64)>,
+    /// More of it, which JSON leaves out.
+    pub asides: Vec<(&'static str, f64)>,
+    /// More for people: a line about each run.
+    pub notes: Vec<String>,
+    /// Packets simulated in all runs.
+    pub packets: u64,
+}
+
+impl Figures {
+    /// One JSON object: the seed, the options and what was measured.
+    #[must_use]
+    pub fn json(&self) -> String {
+        let mut out = String::new();
+        let mut json = Json::object(&mut out);
+        json.number("seed", self.seed);
+        for (name, value) in self.options.iter().chain(&self.values) {
+            json.fraction(name, *value);
+        }
+        drop(json);
+        out
+    }
+
+    /// A value or an aside by its name.
+    #[must_use]
+    pub fn value(&self, name: &str) -> f64 {
+        let mut all = self.values.iter().chain(&self.asides);
+        let found = all.find(|(known, _)| *known == name);
+        found.map_or(f64::NAN, |(_, value)| *value)
+    }
+}
+
+impl fmt::Display for Figures {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for note in &self.notes {
+            writeln!(f, "  {note}")?;
+        }
+        write!(f, "{} seed {}", self.name, self.seed)?;
+        for (name, value) in &self.options {
+            write!(f, " {name} {value}")?;
+        }
+        write!(f, ":")?;
+        for (name, value) in self.values.iter().chain(&self.asides) {
+            write!(f, " {name} {value:.4}")?;
+        }
+        Ok(())
+    }
+}
+
+/// What a scenario measured; see [`Figures`].
+#[derive(Debug, Default)]
+struct Measured {
+    values: Vec<(&'static str, f64)>,
+    asides: Vec<(&'static str, f64)>,
+    notes: Vec<String>,
+    packets: u64,
+}
+
+impl Measured {
+    /// Runs a scenario; its contract must hold.
+    fn run(&mut self, scenario: &Scenario) -> Result<Outcome, String> {
+        let outcome = World::run(scenario, false);
+        self.packets += outcome.packets;
+        self.notes.push(outcome.summary());
+        if outcome.is_right() {
+            Ok(outcome)
+        } else {
+            Err(outcome.to_string())
+        }
+    }
+}
+
+/// Runs a scenario. `None` if there is none of this name.
+pub fn run(name: &str, options: &Options) -> Option<Result<Figures, String>> {
+    let (name, names) = NAMES.iter().find(|(known, _)| *known == name)?;
+    let measure = || {
+        options.check()?;
+        match *name {
+            "loss" => loss::measure(options),
+            _ => tail::measure(options),
+        }
+    };
+    Some(measure().map(|measured| {
+        Figures {
+            name,
+            seed: options.seed,
+            options: names
+                .iter()
+                .map(|name| (*name, options.value(name)))
+                .collect(),
+            values: measured.values,
+            asides: measured.asides,
+            notes: measured.notes,
+            packets: measured.packets,
+        }
+    }))
+}
+
+/// A host that does nothing but drive its endpoint: it reads what comes at once, and its timers are exact.
+#[must_use]
+pub fn host() -> HostConfig {
+    HostConfig {
+        wake_ns: 0,
+        timer_slack_ns: 0,
+        packet_ns: 0,
+        receive_buffer_bytes: 16 << 20,
+        // Two trains: enough to keep the link busy, and little for a retransmission to wait behind.
+        send_buffer_bytes: 32 << 10,
+        train_segments: 4,
+        driving: Driving::Busy,
+        ..HostConfig::default()
+    }
+}
+
+/// WRITEs of `bytes`, `depth` of them outstanding, one after the other.
+fn writes(bytes: u32, depth: u32, messages: u32) -> Workload {
+    Workload {
+        messages,
+        depth,
+        max_bytes: bytes,
+        all_long: true,
+        mix: Mix {
+            write: 1,
+            write_imm: 0,
+            ..Mix::WRITES
+        },
+        relaxed_percent: 100,
+        sges: 1,
+        fence_percent: 0,
+        ..Workload::default()
+    }
+}
+
+/// The other end of [`writes`].
+fn listens(bytes: u32) -> Workload {
+    Workload {
+        max_bytes: bytes,
+        receives: 2,
+        sges: 1,
+        ..Workload::silent()
+    }
+}

@@ -1,0 +1,105 @@
+//! What the transport reaches in the fabric, with one seed each: bounds that it keeps today, a little below what is measured.
+
+use metaroce_sim::performance::{Figures, NAMES, Options, run};
+use rstest::rstest;
+
+fn measure(name: &str, options: Options) -> Figures {
+    let figures = run(name, &options).expect("it exists");
+    figures.unwrap_or_else(|problem| panic!("{problem}"))
+}
+
+/// The bound is 1 − p.
+#[rstest]
+#[case(0.001, 1, 10, 0.99)]
+#[case(0.01, 1, 10, 0.97)]
+#[case(0.1, 1, 20, 0.85)]
+// Bursts that are longer than a path's share of the window.
+#[case(0.01, 50, 10, 0.85)]
+fn loss_costs_little_more_than_what_is_lost(
+    #[case] loss: f64,
+    #[case] burst: u32,
+    #[case] rtt_us: u64,
+    #[case] least_kept: f64,
+) {
+    let options = Options {
+        loss,
+        burst,
+        rtt_us,
+        ..Options::default()
+    };
+    let kept = measure("loss", options).value("kept");
+    assert!(kept > least_kept && kept <= 1.001, "{kept} at {loss}");
+}
+
+/// 4096 of 4226 bytes are payload: what headers, Ethernet, IP and UDP included, leave of the link.
+#[test]
+fn without_loss_the_link_is_full() {
+    let options = Options {
+        loss: 0.0,
+        ..Options::default()
+    };
+    let figures = measure("loss", options);
+    let share = figures.value("link_share");
+    assert!((0.96..0.9693).contains(&share), "{figures}");
+    assert_eq!(figures.value("kept"), 1.0);
+}
+
+#[test]
+fn a_message_without_loss_takes_a_round_trip_and_its_length() {
+    let options = Options {
+        loss: 0.0,
+        rtt_us: 20,
+        ..Options::default()
+    };
+    let figures = measure("tail", options);
+    let (median, p999) = (figures.value("median_us"), figures.value("p999_us"));
+    // 16 packets of 4226 bytes, one of them once more in the switch, and an acknowledgement twice.
+    let least = 20.0 + 17.0 * 0.338;
+    assert!((least..least + 1.0).contains(&median), "{figures}");
+    assert!(p999 < median + 1.0, "{figures}");
+}
+
+#[test]
+fn a_lost_packet_costs_a_message_hardly_more_than_a_round_trip() {
+    let options = Options {
+        loss: 0.001,
+        ..Options::default()
+    };
+    let figures = measure("tail", options);
+    let above_us = figures.value("p999_us") - figures.value("median_us");
+    // Nearly every thousandth message loses its end, and waits for a probe.
+    assert!((5.0..15.0).contains(&above_us), "{figures}");
+}
+
+#[test]
+fn the_seed_decides_and_json_has_the_options_and_the_figures() {
+    let seeded = |seed| {
+        let options = Options {
+            seed,
+            bytes: 4_096,
+            ..Options::default()
+        };
+        measure("tail", options)
+    };
+    assert_eq!(seeded(7), seeded(7));
+    assert_ne!(seeded(7).packets, seeded(8).packets);
+    let first = seeded(7).json();
+    let keys = [
+        r#"{"seed":7,"bytes":4096,"loss":0.01,"rtt_us":10,"median_us":"#,
+        r#","p999_us":"#,
+    ];
+    assert!(keys.iter().all(|key| first.contains(key)), "{first}");
+}
+
+#[test]
+fn options_that_make_no_sense_are_refused() {
+    for (name, _) in NAMES {
+        let options = Options {
+            loss: 1.0,
+            ..Options::default()
+        };
+        let refused = run(name, &options).expect("it exists").unwrap_err();
+        assert!(refused.contains("0 to 0.9"), "{refused}");
+    }
+    assert!(run("no-such-scenario", &Options::default()).is_none());
+}
