@@ -46,10 +46,10 @@ impl Wires {
     }
 
     /// What links did so far: of a fabric; a network counts nothing.
-    pub(crate) fn counters(&self, links: Links) -> LinkCounters {
+    pub(crate) fn counters(&mut self, now: Time, links: Links) -> LinkCounters {
         match self {
             Self::Network(_) => LinkCounters::default(),
-            Self::Fabric(fabric) => fabric.counters(links),
+            Self::Fabric(fabric) => fabric.counters(now, links),
         }
     }
 

@@ -215,6 +215,8 @@ pub struct Workload {
     pub receive_delay_ns: u64,
     /// The program goes to RTR and RTS up to this late.
     pub start_ns: u64,
+    /// Between RTR, when the connection begins to be set up, and RTS lies up to this.
+    pub idle_ns: u64,
     /// QP attributes.
     pub timeout: u8,
     /// QP attribute.
@@ -247,6 +249,7 @@ impl Default for Workload {
             first_receives: 32,
             receive_delay_ns: 0,
             start_ns: 0,
+            idle_ns: 0,
             timeout: 16,
             retry_count: 7,
             rnr_retry: 7,

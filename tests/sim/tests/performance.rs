@@ -71,6 +71,26 @@ fn a_lost_packet_costs_a_message_hardly_more_than_a_round_trip() {
     assert!((5.0..15.0).contains(&above_us), "{figures}");
 }
 
+/// Nothing grants the senders their parts of the link yet, so that it is full and drops; how much is a figure and no bound.
+#[rstest]
+#[case(2, 0.0, 0.999)]
+#[case(8, 0.05, 0.9)]
+fn many_senders_fill_the_link(
+    #[case] senders: usize,
+    #[case] most_dropped: f64,
+    #[case] least_jain: f64,
+) {
+    let options = Options {
+        senders,
+        ..Options::default()
+    };
+    let figures = measure("incast", options);
+    let share = figures.value("link_use");
+    assert!((0.96..=1.0001).contains(&share), "{figures}");
+    assert!(figures.value("drop_fraction") <= most_dropped, "{figures}");
+    assert!(figures.value("best_jain") > least_jain, "{figures}");
+}
+
 #[test]
 fn the_seed_decides_and_json_has_the_options_and_the_figures() {
     let seeded = |seed| {

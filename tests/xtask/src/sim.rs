@@ -12,7 +12,7 @@ use crate::build;
 /// Arguments of `sim`.
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// A named scenario instead of random ones; `list` shows the names. Those that measure: loss, tail.
+    /// A named scenario instead of random ones; `list` shows the names. Those that measure: loss, tail, incast.
     scenario: Option<String>,
     /// First seed (1; of --forever: one that was not tried before).
     #[arg(long)]
@@ -45,6 +45,9 @@ struct Measuring {
     /// Length of a message.
     #[arg(long, value_name = "N", requires = "scenario")]
     bytes: Option<String>,
+    /// Hosts that send to one.
+    #[arg(long, value_name = "N", requires = "scenario")]
+    senders: Option<String>,
     /// Print one JSON object (of other scenarios: packets and events as JSON, with `-- --trace`).
     #[arg(long)]
     json: bool,
@@ -57,6 +60,7 @@ impl Measuring {
             ("--burst", &self.burst),
             ("--rtt-us", &self.rtt_us),
             ("--bytes", &self.bytes),
+            ("--senders", &self.senders),
         ];
         for (name, value) in options {
             if let Some(value) = value {

@@ -62,7 +62,7 @@ impl LinkConfig {
 pub struct LinkCounters {
     /// Packets accepted.
     pub packets: u64,
-    /// Bytes of them.
+    /// Bytes of those that have left.
     pub bytes: u64,
     /// Packets that found no room.
     pub overflows: u64,
@@ -115,8 +115,8 @@ impl Link {
     }
 
     /// What it did so far.
-    #[must_use]
-    pub fn counters(&self) -> &LinkCounters {
+    pub fn counters(&mut self, now: Time) -> &LinkCounters {
+        self.queued_bytes(now);
         &self.counters
     }
 
@@ -139,6 +139,7 @@ impl Link {
     /// It goes down, and loses everything on it and in its queue; or it comes up again.
     pub fn set_down(&mut self, now: Time, down: bool) {
         if down && !self.is_down {
+            self.queued_bytes(now);
             self.went_down = Some(now);
             self.queue.clear();
             self.queued_bytes = 0;
@@ -155,6 +156,7 @@ impl Link {
         {
             self.queue.pop_front();
             self.queued_bytes -= u64::from(bytes);
+            self.counters.bytes += u64::from(bytes);
         }
         self.queued_bytes
     }
@@ -178,7 +180,6 @@ impl Link {
         let mark = before > self.config.mark_bytes;
         let counters = &mut self.counters;
         counters.packets += 1;
-        counters.bytes += u64::from(bytes);
         counters.marks += u64::from(mark);
         counters.longest_queue_bytes = counters.longest_queue_bytes.max(after);
         Ok(Accepted {
@@ -258,8 +259,13 @@ mod tests {
         assert_eq!(link.offer(Time::from_ns(79), 1), Err(Fate::Overflow));
         arrival(&mut link, 80, 1_000);
         assert_eq!(link.offer(Time::from_ns(80), 1), Err(Fate::Overflow));
-        assert_eq!(link.counters().overflows, 3);
-        assert_eq!(link.counters().longest_queue_bytes, 3_000);
+        let counters = link.counters(Time::from_ns(80));
+        assert_eq!(
+            (counters.overflows, counters.longest_queue_bytes),
+            (3, 3_000)
+        );
+        assert_eq!((counters.packets, counters.bytes), (4, 1_000));
+        assert_eq!(link.counters(Time::from_ns(320)).bytes, 4_000);
     }
 
     #[test]
@@ -288,7 +294,9 @@ mod tests {
         let again = Time::from_ns(800);
         link.offer(again, 1_000).expect("it is up again");
         assert_eq!(link.deliver(again, &mut rng), Ok(()));
-        assert_eq!(link.counters().dark, 2);
+        let counters = link.counters(Time::from_ns(10_000));
+        // The first left before the link went down.
+        assert_eq!((counters.dark, counters.bytes), (2, 2_000));
     }
 
     #[test]

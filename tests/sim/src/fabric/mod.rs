@@ -192,11 +192,10 @@ impl Fabric {
     }
 
     /// What some links did so far, together; of their queues the longest.
-    #[must_use]
-    pub fn counters(&self, links: Links) -> LinkCounters {
+    pub fn counters(&mut self, now: Time, links: Links) -> LinkCounters {
         let mut sum = LinkCounters::default();
         for id in self.topology.find(links) {
-            let one = self.links[id.0 as usize].counters();
+            let one = self.links[id.0 as usize].counters(now);
             sum.packets += one.packets;
             sum.bytes += one.bytes;
             sum.overflows += one.overflows;

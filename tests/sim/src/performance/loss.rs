@@ -1,6 +1,7 @@
 //! `loss`: how much of the goodput is kept when packets get lost, data and acknowledgements alike, one by one or in bursts.
 
-use super::{LINK_BITS_PER_S, Measured, Options, host, listens, writes};
+use super::{LINK_BITS_PER_S, Measured, Options, writes};
+use crate::NodeId;
 use crate::fabric::{Change, FabricConfig, Links, Loss, Shape};
 use crate::report::{Completion, Outcome};
 use crate::scenario::Scenario;
@@ -35,12 +36,9 @@ fn scenario(options: &Options, part: f64) -> Scenario {
         burst_max: options.burst,
     };
     fabric.changes = vec![(Links::ToHosts, Change::Lose(loss))];
-    let mut scenario = Scenario::two("loss", options.seed, writes(MESSAGE_BYTES, DEPTH, MESSAGES));
-    scenario.pairs[0].workloads[1] = listens(MESSAGE_BYTES);
-    scenario.hosts = vec![host(); 2];
-    scenario.fabric = Some(fabric);
-    scenario.limit_events = u64::MAX;
-    scenario
+    let writes = writes(MESSAGE_BYTES, DEPTH, MESSAGES);
+    let pair = [NodeId(0), NodeId(1)];
+    super::scenario("loss", options.seed, fabric, &writes, &[pair])
 }
 
 /// Goodput without the begin, when windows grow, and without the end, when the last messages wait for what they lost.

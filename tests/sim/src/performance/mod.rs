@@ -4,6 +4,7 @@
 //! The links have 100 Gb/s, packets 4 KiB of payload, and hosts are as good as a host can be: they look at their sockets
 //! all the time (see [`host`]), so that what is measured is the transport and nothing else.
 
+mod incast;
 mod loss;
 mod tail;
 
@@ -12,9 +13,11 @@ use std::fmt;
 use metaroce_proto::telemetry::json::Json;
 use metaroce_proto::types::Driving;
 
+use crate::NodeId;
+use crate::fabric::FabricConfig;
 use crate::node::HostConfig;
 use crate::report::Outcome;
-use crate::scenario::Scenario;
+use crate::scenario::{Pair, Scenario};
 use crate::workload::{Mix, Workload};
 use crate::world::World;
 
@@ -22,10 +25,14 @@ use crate::world::World;
 pub const NAMES: &[(&str, &[&str])] = &[
     ("loss", &["loss", "rtt_us", "burst"]),
     ("tail", &["bytes", "loss", "rtt_us"]),
+    ("incast", &["senders", "rtt_us"]),
 ];
 
 /// Rate of the links.
 const LINK_BITS_PER_S: f64 = 100e9;
+
+/// Hosts that an incast comes from, at most: as many as there are addresses of hosts in a /24.
+const SENDERS_MAX: usize = 254;
 
 /// What is asked of the scenarios; each looks at its own.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -40,6 +47,8 @@ pub struct Options {
     pub rtt_us: u64,
     /// Bytes of a message.
     pub bytes: u32,
+    /// Hosts that send to one.
+    pub senders: usize,
 }
 
 impl Default for Options {
@@ -50,6 +59,7 @@ impl Default for Options {
             burst: 1,
             rtt_us: 10,
             bytes: 65_536,
+            senders: 8,
         }
     }
 }
@@ -65,6 +75,8 @@ impl Options {
             "rtt-us must be 1 to 100000 µs"
         } else if self.bytes == 0 || self.bytes > crate::content::CONTENT_BYTES_MAX {
             "bytes must be 1 to 1048576"
+        } else if !(2..=SENDERS_MAX).contains(&self.senders) {
+            "senders must be 2 to 254"
         } else {
             return Ok(());
         };
@@ -77,6 +89,7 @@ impl Options {
             "rtt_us" => self.rtt_us as f64,
             "burst" => f64::from(self.burst),
             "bytes" => f64::from(self.bytes),
+            "senders" => self.senders as f64,
             _ => f64::NAN,
         }
     }
@@ -175,6 +188,7 @@ pub fn run(name: &str, options: &Options) -> Option<Result<Figures, String>> {
         options.check()?;
         match *name {
             "loss" => loss::measure(options),
+            "incast" => incast::measure(options),
             _ => tail::measure(options),
         }
     };
@@ -208,6 +222,31 @@ pub fn host() -> HostConfig {
         driving: Driving::Busy,
         ..HostConfig::default()
     }
+}
+
+/// Those hosts in a fabric, WRITEs in one direction on each pair of nodes.
+fn scenario(
+    name: &str,
+    seed: u64,
+    fabric: FabricConfig,
+    writes: &Workload,
+    pairs: &[[NodeId; 2]],
+) -> Scenario {
+    let mut scenario = Scenario::two(name, seed, writes.clone());
+    let nodes = pairs.iter().flatten().map(|node| node.0 + 1).max();
+    scenario.hosts = vec![host(); nodes.unwrap_or(0)];
+    scenario.pairs = pairs
+        .iter()
+        .map(|nodes| Pair {
+            nodes: *nodes,
+            workloads: [writes.clone(), listens(writes.max_bytes)],
+            shared: false,
+        })
+        .collect();
+    scenario.fabric = Some(fabric);
+    // Virtual time is the limit: what is measured is long, and not more likely to hang for that.
+    scenario.limit_events = u64::MAX;
+    scenario
 }
 
 /// WRITEs of `bytes`, `depth` of them outstanding, one after the other.

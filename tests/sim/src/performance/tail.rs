@@ -1,8 +1,8 @@
 //! `tail`: how long single messages take, one at a time, in the middle and at the slow end, when packets get lost.
 
-use super::{Measured, Options, host, listens, writes};
+use super::{Measured, Options, writes};
+use crate::NodeId;
 use crate::fabric::{Change, FabricConfig, Links, Loss, Shape};
-use crate::scenario::Scenario;
 
 /// Twenty are above the 99.9th percentile.
 const MESSAGES: u32 = 20_000;
@@ -14,11 +14,9 @@ const WARM_UP: usize = 100;
 pub(super) fn measure(options: &Options) -> Result<Measured, String> {
     let mut fabric = FabricConfig::new(1, Shape::SingleSwitch, options.rtt_ns());
     fabric.changes = vec![(Links::ToHosts, Change::Lose(Loss::each(options.loss)))];
-    let mut scenario = Scenario::two("tail", options.seed, writes(options.bytes, 1, MESSAGES));
-    scenario.pairs[0].workloads[1] = listens(options.bytes);
-    scenario.hosts = vec![host(); 2];
-    scenario.fabric = Some(fabric);
-    scenario.limit_events = u64::MAX;
+    let writes = writes(options.bytes, 1, MESSAGES);
+    let pair = [NodeId(0), NodeId(1)];
+    let scenario = super::scenario("tail", options.seed, fabric, &writes, &[pair]);
     let mut measured = Measured::default();
     let outcome = measured.run(&scenario)?;
     let mut times_ns: Vec<u64> = outcome.completions[WARM_UP..]

@@ -270,6 +270,7 @@ impl World {
             access: Access(0xf),
         };
         let (node, qp, start_ns) = (program.node, program.qp, program.workload.start_ns);
+        let idle_ns = program.workload.idle_ns;
         if let Err(error) = self.nodes[node.0]
             .endpoint
             .connect_qp(self.now, qp, &params)
@@ -282,7 +283,12 @@ impl World {
         } else {
             0
         };
-        self.schedule_action(delay_ns, id, Action::Enable);
+        let idle_ns = if idle_ns > 0 {
+            self.rng.random_range(0..=idle_ns)
+        } else {
+            0
+        };
+        self.schedule_action(delay_ns + idle_ns, id, Action::Enable);
         self.wake(node, self.now);
     }
 

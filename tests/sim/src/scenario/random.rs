@@ -217,6 +217,7 @@ fn draw_workload(rng: &mut SmallRng, messages: u32, max_bytes: u32) -> Workload 
         first_receives: pick(rng, &[32, 0, 1]),
         receive_delay_ns: pick(rng, &[0, 10_000, 2_000_000]),
         start_ns: pick(rng, &[0, 10_000, 5_000_000]),
+        idle_ns: 0,
         timeout: 17,
         retry_count: 7,
         rnr_retry: 7,

@@ -426,7 +426,9 @@ impl World {
         self.samples.push(Sample {
             at_ns: self.now.since_ns(START),
             rate_bytes_per_s,
-            into_first: self.wires.counters(Links::ToHost(NodeId(0), None)),
+            into_first: self
+                .wires
+                .counters(self.now, Links::ToHost(NodeId(0), None)),
         });
         if self.faults_left > 0 || !self.programs_done() {
             self.schedule(self.now + self.sample_ns, What::Look);
@@ -502,7 +504,7 @@ impl World {
             bytes: self.ledger.completed_bytes(),
             socket_drops: self.nodes.iter().map(|node| node.drops_total).sum(),
             counters,
-            links: self.wires.counters(Links::All),
+            links: self.wires.counters(self.now, Links::All),
             completions: self.completions,
             samples: self.samples,
             agents,
