@@ -92,6 +92,7 @@ fn scenario_of(bytes: &mut Unstructured<'_>) -> Result<Scenario> {
         faults,
         limit_ns: LIMIT_NS,
         limit_events,
+        carry_payloads: true,
         sample_ns: 0,
     })
 }

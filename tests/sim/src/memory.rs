@@ -51,6 +51,8 @@ pub struct Memory {
     queues: BTreeMap<RqId, VecDeque<Receive>>,
     /// What the endpoint was told to do with all regions.
     force_strict: Option<bool>,
+    /// Nothing is in it: see [`crate::scenario::Scenario::carry_payloads`].
+    hollow: bool,
 }
 
 impl Memory {
@@ -60,6 +62,16 @@ impl Memory {
             force_strict,
             ..Self::default()
         }
+    }
+
+    /// From now on nothing is written to it, and what it holds says nothing.
+    pub fn make_hollow(&mut self) {
+        self.hollow = true;
+    }
+
+    /// Whether it is.
+    pub fn is_hollow(&self) -> bool {
+        self.hollow
     }
 
     /// Registers `length` zero bytes.
@@ -190,11 +202,14 @@ impl Host for HostView<'_> {
         if self.memory.regions[index.0 as usize].pd != pd {
             return Err(AccessDenied);
         }
+        let hollow = self.memory.hollow;
         let target = self
             .memory
             .bytes_mut(index, addr, bytes.len() as u64)
             .ok_or(AccessDenied)?;
-        target.copy_from_slice(bytes);
+        if !hollow {
+            target.copy_from_slice(bytes);
+        }
         let strict = self
             .memory
             .force_strict

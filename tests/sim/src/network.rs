@@ -105,6 +105,8 @@ pub struct Datagram {
     pub ce: bool,
     /// UDP payload.
     pub bytes: Rc<[u8]>,
+    /// Bytes after these that are counted and not carried.
+    pub uncarried_bytes: u32,
 }
 
 /// Address of a node on a plane.
@@ -164,6 +166,11 @@ impl Datagram {
             | (self.to.0 as u64) << 8;
         let mixed = (mixed | u64::from(self.plane)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         (mixed ^ mixed >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 32 & (ROUTES - 1)
+    }
+
+    /// Bytes of UDP payload.
+    pub fn length(&self) -> u64 {
+        self.bytes.len() as u64 + u64::from(self.uncarried_bytes)
     }
 
     /// Where it comes from.
@@ -279,11 +286,7 @@ impl Network {
         arrivals: &mut Vec<(Time, Datagram)>,
     ) -> Result<(), Fate> {
         let line = self.line(datagram.from, datagram.plane);
-        let left = self.links[line].transmit(
-            now,
-            datagram.bytes.len() as u64,
-            self.config.link_bits_per_s,
-        );
+        let left = self.links[line].transmit(now, datagram.length(), self.config.link_bits_per_s);
         if self.is_dark(now, &datagram) {
             return Err(Fate::Dark);
         }
@@ -368,7 +371,7 @@ impl Network {
     /// A datagram reaches the last switch: when it reaches its node, if it does.
     pub fn forward(&mut self, now: Time, datagram: &mut Datagram) -> Result<Time, Fate> {
         let line = self.line(datagram.to, datagram.plane);
-        let (rate, bytes) = (self.config.port_bits_per_s, datagram.bytes.len() as u64);
+        let (rate, bytes) = (self.config.port_bits_per_s, datagram.length());
         let backlog = self.ports[line].backlog_bytes(now, rate);
         if backlog + bytes > self.config.queue_bytes {
             return Err(Fate::Overflow);

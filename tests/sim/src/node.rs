@@ -92,6 +92,27 @@ pub enum Life {
     Silent,
 }
 
+/// A datagram in the socket's buffer: its first bytes, and how many follow that were not carried.
+#[derive(Clone, Debug)]
+pub struct Arrived {
+    /// What was carried.
+    pub bytes: Rc<[u8]>,
+    /// What was not.
+    pub uncarried_bytes: u32,
+}
+
+impl Arrived {
+    /// Bytes of UDP payload.
+    pub fn length(&self) -> usize {
+        self.bytes.len() + self.uncarried_bytes as usize
+    }
+
+    /// What it takes of the buffer, as the kernel counts: with its own structures, in powers of two.
+    pub fn cost_bytes(&self) -> u64 {
+        (self.length() as u64 + 512).next_power_of_two()
+    }
+}
+
 /// See the file's head.
 #[derive(Debug)]
 pub struct Node {
@@ -108,7 +129,7 @@ pub struct Node {
     /// Its memory.
     pub memory: Memory,
     /// Datagrams in the socket's buffer.
-    pub inbox: VecDeque<(RxMeta, Rc<[u8]>)>,
+    pub inbox: VecDeque<(RxMeta, Arrived)>,
     /// Bytes of them.
     pub inbox_bytes: u64,
     /// Datagrams that found it full, not told yet.
@@ -127,6 +148,9 @@ pub struct Node {
     pub turns: u64,
     /// Reused.
     pub train: Train,
+    /// Datagrams that were not carried whole are given to the endpoint from here, with any bytes after the first ones.
+    pub scratch: Vec<u8>,
+    logs: bool,
     icmp_left: u32,
     icmp_filled_at: Time,
 }
@@ -158,8 +182,7 @@ pub fn endpoint_config(id: NodeId, planes: u8, config: &HostConfig) -> EndpointC
 impl Node {
     /// A node that has just been started.
     pub fn new(id: NodeId, planes: u8, config: HostConfig, seed: u64, now: Time) -> Self {
-        let mut endpoint = Endpoint::new(endpoint_config(id, planes, &config), seed, now);
-        endpoint.enable_log(LOG_RECORDS);
+        let endpoint = Endpoint::new(endpoint_config(id, planes, &config), seed, now);
         Self {
             id,
             life: Life::Up,
@@ -176,10 +199,18 @@ impl Node {
             spins: 0,
             turns: 0,
             train: Train::default(),
+            scratch: Vec::new(),
             config,
+            logs: false,
             icmp_left: ICMP_BURST,
             icmp_filled_at: Time::ZERO,
         }
+    }
+
+    /// Its endpoint keeps a log of events.
+    pub fn enable_log(&mut self) {
+        self.logs = true;
+        self.endpoint.enable_log(LOG_RECORDS);
     }
 
     /// It is started again on the same port, with nothing of what it had.
@@ -187,6 +218,12 @@ impl Node {
         let mut fresh = Self::new(self.id, planes, self.config.clone(), seed, now);
         fresh.generation = self.generation + 1;
         fresh.turns = self.turns;
+        if self.logs {
+            fresh.enable_log();
+        }
+        if self.memory.is_hollow() {
+            fresh.memory.make_hollow();
+        }
         *self = fresh;
     }
 
@@ -201,24 +238,16 @@ impl Node {
     }
 
     /// A datagram reaches the socket; false if its buffer is full.
-    pub fn receive(&mut self, meta: RxMeta, bytes: Rc<[u8]>) -> bool {
-        // As the kernel counts: its own structures, in powers of two.
-        let cost = (bytes.len() as u64 + 512).next_power_of_two();
+    pub fn receive(&mut self, meta: RxMeta, arrived: Arrived) -> bool {
+        let cost = arrived.cost_bytes();
         if self.inbox_bytes + cost > self.config.receive_buffer_bytes {
             self.drops += 1;
             self.drops_total += 1;
             return false;
         }
         self.inbox_bytes += cost;
-        self.inbox.push_back((meta, bytes));
+        self.inbox.push_back((meta, arrived));
         true
-    }
-
-    /// The next datagram.
-    pub fn read(&mut self) -> Option<(RxMeta, Rc<[u8]>)> {
-        let (meta, bytes) = self.inbox.pop_front()?;
-        self.inbox_bytes -= (bytes.len() as u64 + 512).next_power_of_two();
-        Some((meta, bytes))
     }
 
     /// Whether it answers a datagram with ICMP.

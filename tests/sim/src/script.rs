@@ -178,6 +178,7 @@ mod tests {
             destination: ([10, 0, 0, 2], 1).into(),
             ce: false,
             bytes: bytes.into(),
+            uncarried_bytes: 0,
         }
     }
 

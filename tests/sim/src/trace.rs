@@ -62,6 +62,7 @@ struct PacketLine {
     route: (u8, u16),
     ce: bool,
     bytes: Rc<[u8]>,
+    uncarried_bytes: u32,
 }
 
 /// See the file's head.
@@ -89,6 +90,8 @@ pub struct Seen<'a> {
     pub ce: bool,
     /// The packet.
     pub bytes: &'a Rc<[u8]>,
+    /// Bytes after these that are not carried.
+    pub uncarried_bytes: u32,
 }
 
 impl Trace {
@@ -110,7 +113,7 @@ impl Trace {
             seen.fate as u64
                 | (seen.from.0 as u64) << 8
                 | (seen.to.0 as u64) << 24
-                | (bytes.len() as u64) << 40,
+                | (bytes.len() as u64 + u64::from(seen.uncarried_bytes)) << 40,
         );
         // Headers are at most so long; payload is checked where it lands.
         for word in bytes[..bytes.len().min(64)].chunks(8) {
@@ -127,6 +130,7 @@ impl Trace {
             route: seen.route,
             ce: seen.ce,
             bytes: seen.bytes.clone(),
+            uncarried_bytes: seen.uncarried_bytes,
         });
         self.keep(line, self.show.packets);
     }
@@ -170,6 +174,15 @@ impl Trace {
     }
 }
 
+impl PacketLine {
+    /// The packet, with zeros for what was not carried.
+    fn whole(&self) -> Vec<u8> {
+        let mut bytes = self.bytes.to_vec();
+        bytes.resize(bytes.len() + self.uncarried_bytes as usize, 0);
+        bytes
+    }
+}
+
 impl Line {
     fn json(&self) -> String {
         let mut out = String::new();
@@ -183,7 +196,7 @@ impl Line {
                     .number("plane", u64::from(packet.route.0))
                     .number("port", u64::from(packet.route.1))
                     .truth("ce", packet.ce)
-                    .text("content", dissect(&packet.bytes));
+                    .text("content", dissect(&packet.whole()));
             }
             Self::Event(node, record) => {
                 json.number("at_ns", record.at.as_ns()).text("node", node);
@@ -218,7 +231,7 @@ impl fmt::Display for PacketLine {
         write!(
             f,
             "{at:?} {fate:?} {from}->{to} plane {plane} port {port}{mark}: {}",
-            dissect(&self.bytes)
+            dissect(&self.whole())
         )
     }
 }

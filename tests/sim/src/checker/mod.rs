@@ -196,6 +196,8 @@ pub struct Ledger {
     violations: Vec<String>,
     /// Peers forge: see [`Ledger::break_down`].
     lenient: bool,
+    /// Memory holds nothing: see [`Ledger::ignore_contents`].
+    ignores_contents: bool,
     /// Payload bytes of requests that ended with success.
     completed_bytes: u64,
     completed: u64,
@@ -214,6 +216,11 @@ impl Ledger {
     /// them can make anything look done, refused or gone.
     pub fn be_lenient(&mut self) {
         self.lenient = true;
+    }
+
+    /// Payloads are not carried: where they are placed counts, and not which bytes.
+    pub fn ignore_contents(&mut self) {
+        self.ignores_contents = true;
     }
 
     /// Something contradicts what an endpoint owes to itself, whatever its peers send: each request completes at most once

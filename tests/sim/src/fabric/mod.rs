@@ -180,7 +180,7 @@ impl Fabric {
         flow: u64,
         datagram: &mut Datagram,
     ) -> Result<(Time, Hop), Fate> {
-        let bytes = datagram.bytes.len() as u64 + LOWER_BYTES;
+        let bytes = datagram.length() + LOWER_BYTES;
         let accepted = self.links[link.0 as usize].offer(now, bytes as u32)?;
         datagram.ce |= accepted.mark;
         let hop = Hop {

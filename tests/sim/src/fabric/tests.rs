@@ -28,7 +28,8 @@ fn datagram(from: usize, to: usize, plane: u8, slot: u8) -> Datagram {
         slot: SourceSlot(slot),
         destination: ([10, plane, 0, 1], 24_791).into(),
         ce: false,
-        bytes: [0; 1_184][..].into(),
+        bytes: [0; 184][..].into(),
+        uncarried_bytes: 1_000,
     }
 }
 

@@ -244,6 +244,7 @@ fn scenario(
         })
         .collect();
     scenario.fabric = Some(fabric);
+    scenario.carry_payloads = false;
     // Virtual time is the limit: what is measured is long, and not more likely to hang for that.
     scenario.limit_events = u64::MAX;
     scenario

@@ -207,8 +207,11 @@ impl World {
             Access(Access::LOCAL_WRITE.0 | Access::REMOTE_READ.0),
         );
         let content = Content::new(seed);
-        let base = memory.base(readable);
-        if let Some(bytes) = memory.bytes_mut(readable, base, u64::from(readable_bytes)) {
+        let (base, carried) = (memory.base(readable), !memory.is_hollow());
+        if let Some(bytes) = memory
+            .bytes_mut(readable, base, u64::from(readable_bytes))
+            .filter(|_| carried)
+        {
             bytes.copy_from_slice(content.bytes(0, readable_bytes));
         }
         let forbidden = memory.register(
@@ -619,10 +622,9 @@ impl World {
             pool.start(lease.slot),
             u64::from(pool.slot_bytes),
         );
-        if let Some(bytes) = self.nodes[program.node.0]
-            .memory
-            .bytes_mut(region, start, length)
-        {
+        let memory = &mut self.nodes[program.node.0].memory;
+        let hollow = memory.is_hollow();
+        if let Some(bytes) = memory.bytes_mut(region, start, length).filter(|_| !hollow) {
             bytes.fill(0xee);
         }
     }

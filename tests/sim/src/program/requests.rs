@@ -124,6 +124,9 @@ impl World {
         plan.sources = self.scatter(id, lease, plan.length, most);
         plan.leases.push(lease);
         let memory = &mut self.nodes[self.programs[id.0].node.0].memory;
+        if memory.is_hollow() {
+            return Some(plan);
+        }
         let mut offset = 0;
         for span in &plan.sources {
             if let Some(bytes) = memory.bytes_mut(span.region, span.addr, u64::from(span.length)) {

@@ -102,6 +102,10 @@ pub struct Scenario {
     pub limit_ns: u64,
     /// And after so many events.
     pub limit_events: u64,
+    /// Payloads are carried and compared byte by byte. Otherwise they are only counted: which memory is read and written is
+    /// checked as ever, and so is everything but the bytes; it is faster, and takes no memory. Event logs are kept only to
+    /// be shown then.
+    pub carry_payloads: bool,
     /// Samples are taken so often as long as programs are at work; 0 is never.
     pub sample_ns: u64,
 }
@@ -131,6 +135,7 @@ impl Scenario {
             faults: Vec::new(),
             limit_ns: 60_000_000_000,
             limit_events: 5_000_000,
+            carry_payloads: true,
             sample_ns: 0,
         }
     }

@@ -133,6 +133,7 @@ pub fn random(seed: u64) -> Scenario {
         faults,
         limit_ns: 60_000_000_000,
         limit_events: 3_000_000,
+        carry_payloads: true,
         sample_ns: 0,
     }
 }

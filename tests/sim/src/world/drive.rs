@@ -88,11 +88,19 @@ impl World {
         let mut count = 0;
         // The fields of a node that reading needs are apart from the host's.
         while count < node.config.batch {
-            let Some((meta, bytes)) = node.inbox.pop_front() else {
+            let Some((meta, arrived)) = node.inbox.pop_front() else {
                 break;
             };
-            node.inbox_bytes -= (bytes.len() as u64 + 512).next_power_of_two();
-            node.endpoint.handle_datagram(now, &meta, &bytes, &mut host);
+            node.inbox_bytes -= arrived.cost_bytes();
+            let mut bytes = &*arrived.bytes;
+            if arrived.uncarried_bytes > 0 {
+                if node.scratch.len() < arrived.length() {
+                    node.scratch.resize(arrived.length(), 0);
+                }
+                node.scratch[..bytes.len()].copy_from_slice(bytes);
+                bytes = &node.scratch[..arrived.length()];
+            }
+            node.endpoint.handle_datagram(now, &meta, bytes, &mut host);
             count += 1;
         }
         if count > 0 {
@@ -248,6 +256,7 @@ impl World {
                 slot: route.source,
                 destination,
                 ce: false,
+                uncarried_bytes: train.segments()[index].length - bytes.len() as u32,
                 bytes,
             };
             self.note(Fate::Sent, &datagram);
@@ -276,16 +285,21 @@ impl World {
         }
     }
 
-    /// The bytes of a packet; `None`, and the endpoint told, where its memory cannot be read.
+    /// The bytes of a packet, as far as they are carried; `None`, and the endpoint told, where its memory cannot be read.
     fn gather(&mut self, id: NodeId, train: &Train, index: usize) -> Option<Rc<[u8]>> {
         let now = self.now;
         let segment = &train.segments()[index];
         let node = &mut self.nodes[id.0];
-        let mut packet = Vec::with_capacity(segment.length as usize);
+        let mut packet = std::mem::take(&mut self.gathered);
+        packet.clear();
+        // Of a packet out of hollow memory only what is before its payload is carried.
+        let (hollow, mut whole) = (node.memory.is_hollow(), true);
         for piece in train.pieces(segment) {
             match *piece {
                 Piece::Bytes { start, length } => {
-                    packet.extend_from_slice(train.bytes(start, length))
+                    if whole {
+                        packet.extend_from_slice(train.bytes(start, length));
+                    }
                 }
                 Piece::Memory { key, addr, length } => {
                     let found = node.memory.find(key);
@@ -293,7 +307,10 @@ impl World {
                         .and_then(|(region, _)| node.memory.bytes(region, addr, u64::from(length)));
                     match (found, bytes) {
                         (Some(found), Some(bytes)) => {
-                            packet.extend_from_slice(bytes);
+                            whole &= !hollow;
+                            if whole {
+                                packet.extend_from_slice(bytes);
+                            }
                             self.ledger.gathered(now, id, found, addr, length);
                         }
                         _ => {
@@ -317,7 +334,9 @@ impl World {
                 }
             }
         }
-        Some(packet.into())
+        let carried = Rc::from(&packet[..]);
+        self.gathered = packet;
+        Some(carried)
     }
 
     /// When the node gets its next turn.

@@ -19,7 +19,7 @@ use rand::{RngCore, SeedableRng};
 use crate::checker::Ledger;
 use crate::fabric::{Hop, Links, Next};
 use crate::network::Datagram;
-use crate::node::Node;
+use crate::node::{Arrived, Node};
 use crate::program::{Lease, Program, State};
 use crate::report::{Completion, Outcome, Sample};
 use crate::scenario::{Fault, Scenario};
@@ -59,7 +59,8 @@ enum What {
         source: SourceSlot,
     },
     Act(AgentId, Action),
-    Fault(Fault),
+    /// Boxed: it is large and rare.
+    Fault(Box<Fault>),
     /// Take a sample.
     Look,
     /// Everything that the agent submitted up to then must be done by now.
@@ -70,7 +71,8 @@ enum What {
 struct Entry {
     at: Time,
     order: u64,
-    what: What,
+    /// Its place in [`World::plans`]: the heap moves its entries all the time, and so they are small.
+    plan: u32,
 }
 
 impl PartialEq for Entry {
@@ -109,10 +111,15 @@ pub struct World {
     pairs: Vec<[AgentId; 2]>,
     trace: Trace,
     heap: BinaryHeap<Entry>,
+    /// What the entries of the heap are about, and which places are free.
+    plans: Vec<Option<What>>,
+    free_plans: Vec<u32>,
     order: u64,
     events: u64,
     faults_left: u32,
     arrivals: Vec<(Time, Datagram)>,
+    /// Reused.
+    gathered: Vec<u8>,
     /// Counters of endpoints that are gone.
     lost_counters: Counters,
     completions: Vec<Completion>,
@@ -179,15 +186,28 @@ impl World {
             pairs: Vec::new(),
             trace: Trace::new(show),
             heap: BinaryHeap::new(),
+            plans: Vec::new(),
+            free_plans: Vec::new(),
             order: 0,
             events: 0,
             faults_left: scenario.faults.len() as u32,
             arrivals: Vec::new(),
+            gathered: Vec::new(),
             lost_counters: Counters::default(),
             completions: Vec::new(),
             sample_ns: scenario.sample_ns,
             samples: Vec::new(),
         };
+        if scenario.carry_payloads || show.events {
+            world.nodes.iter_mut().for_each(Node::enable_log);
+        }
+        if !scenario.carry_payloads {
+            world.ledger.ignore_contents();
+            world
+                .nodes
+                .iter_mut()
+                .for_each(|node| node.memory.make_hollow());
+        }
         for pair in &scenario.pairs {
             let ids = world.create_pair(pair);
             world.pairs.push(ids);
@@ -196,7 +216,7 @@ impl World {
             world.schedule(start, What::Look);
         }
         for (after_ns, fault) in &scenario.faults {
-            world.schedule(start + *after_ns, What::Fault(fault.clone()));
+            world.schedule(start + *after_ns, What::Fault(Box::new(fault.clone())));
         }
         world
     }
@@ -282,9 +302,13 @@ impl World {
     }
 
     fn step(&mut self) {
-        let Some(Entry { at, what, .. }) = self.heap.pop() else {
+        let Some(Entry { at, plan, .. }) = self.heap.pop() else {
             return;
         };
+        let Some(what) = self.plans[plan as usize].take() else {
+            return;
+        };
+        self.free_plans.push(plan);
         self.now = self.now.max(at);
         self.events += 1;
         match what {
@@ -390,7 +414,11 @@ impl World {
             source: datagram.source(),
             ce: datagram.ce,
         };
-        let fits = node.receive(meta, datagram.bytes.clone());
+        let arrived = Arrived {
+            bytes: datagram.bytes.clone(),
+            uncarried_bytes: datagram.uncarried_bytes,
+        };
+        let fits = node.receive(meta, arrived);
         self.note(if fits { Fate::Arrived } else { Fate::Overflow }, &datagram);
         if fits {
             let wake_ns = self.nodes[datagram.to.0].config.wake_ns;
@@ -439,10 +467,15 @@ impl World {
 
     fn schedule(&mut self, at: Time, what: What) {
         self.order += 1;
+        let plan = self.free_plans.pop().unwrap_or_else(|| {
+            self.plans.push(None);
+            self.plans.len() as u32 - 1
+        });
+        self.plans[plan as usize] = Some(what);
         self.heap.push(Entry {
             at,
             order: self.order,
-            what,
+            plan,
         });
     }
 
@@ -469,6 +502,7 @@ impl World {
             route: (datagram.plane, datagram.source().port()),
             ce: datagram.ce,
             bytes: &datagram.bytes,
+            uncarried_bytes: datagram.uncarried_bytes,
         });
     }
 
