@@ -4,6 +4,7 @@
 //! The lkey and the rkey of a region differ, so that a key that is used for the wrong purpose is found.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 
 use metaroce_proto::host::{AccessDenied, AtomicOperation, Host, Visibility};
 use metaroce_proto::types::{Access, PdId, Receive, RqId, Time};
@@ -31,6 +32,8 @@ struct Region {
     pd: PdId,
     base: u64,
     access: Access,
+    length: u32,
+    /// Empty in hollow memory.
     bytes: Vec<u8>,
     registered: bool,
 }
@@ -53,6 +56,8 @@ pub struct Memory {
     force_strict: Option<bool>,
     /// Nothing is in it: see [`crate::scenario::Scenario::carry_payloads`].
     hollow: bool,
+    /// What is seen of hollow regions, all of them: as long as the longest.
+    nothing: Vec<u8>,
 }
 
 impl Memory {
@@ -64,7 +69,7 @@ impl Memory {
         }
     }
 
-    /// From now on nothing is written to it, and what it holds says nothing.
+    /// Regions that are registered from now on are hollow: only their bounds exist.
     pub fn make_hollow(&mut self) {
         self.hollow = true;
     }
@@ -79,11 +84,16 @@ impl Memory {
         let index = RegionIndex(self.regions.len() as u32);
         // No region begins at the alignment of its vector, and none ends where another begins.
         let base = ((u64::from(index.0) + 1) << 32) + 0x1000;
+        let carried = if self.hollow { 0 } else { length };
+        if self.hollow && self.nothing.len() < length as usize {
+            self.nothing = vec![0; length as usize];
+        }
         self.regions.push(Region {
             pd,
             base,
             access,
-            bytes: vec![0; length as usize],
+            length,
+            bytes: vec![0; carried as usize],
             registered: true,
         });
         index
@@ -132,24 +142,31 @@ impl Memory {
             .allows(Access::RELAXED_ORDERING)
     }
 
-    /// Bytes of a region.
-    pub fn bytes(&self, region: RegionIndex, addr: u64, length: u64) -> Option<&[u8]> {
+    /// Where in a region some bytes are, if they are in it.
+    fn range(&self, region: RegionIndex, addr: u64, length: u64) -> Option<Range<usize>> {
         let region = self.regions.get(region.0 as usize)?;
         let start = addr.checked_sub(region.base)?;
         let end = start.checked_add(length)?;
-        region
-            .bytes
-            .get(usize::try_from(start).ok()?..usize::try_from(end).ok()?)
+        let range = usize::try_from(start).ok()?..usize::try_from(end).ok()?;
+        (end <= u64::from(region.length)).then_some(range)
+    }
+
+    /// Bytes of a region.
+    pub fn bytes(&self, region: RegionIndex, addr: u64, length: u64) -> Option<&[u8]> {
+        let range = self.range(region, addr, length)?;
+        if self.hollow {
+            return self.nothing.get(range);
+        }
+        self.regions[region.0 as usize].bytes.get(range)
     }
 
     /// Bytes of a region, to be changed.
     pub fn bytes_mut(&mut self, region: RegionIndex, addr: u64, length: u64) -> Option<&mut [u8]> {
-        let region = self.regions.get_mut(region.0 as usize)?;
-        let start = addr.checked_sub(region.base)?;
-        let end = start.checked_add(length)?;
-        region
-            .bytes
-            .get_mut(usize::try_from(start).ok()?..usize::try_from(end).ok()?)
+        let range = self.range(region, addr, length)?;
+        if self.hollow {
+            return self.nothing.get_mut(range);
+        }
+        self.regions[region.0 as usize].bytes.get_mut(range)
     }
 
     /// Posts a receive.

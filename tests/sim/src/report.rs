@@ -27,6 +27,8 @@ pub struct Sample {
     pub at_ns: u64,
     /// The rate that each node's transport lets it send at, all its connections together; 0 before it is connected.
     pub rate_bytes_per_s: Vec<u64>,
+    /// Bytes that all nodes placed in their memory so far.
+    pub placed_bytes: u64,
     /// What the links into the first node did so far.
     pub into_first: LinkCounters,
 }

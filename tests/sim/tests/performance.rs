@@ -91,6 +91,36 @@ fn many_senders_fill_the_link(
     assert!(figures.value("best_jain") > least_jain, "{figures}");
 }
 
+/// Two planes carry nearly twice what one does, with one connection between two hosts and with one between all.
+#[rstest]
+#[case(1, 8, 0.97)]
+#[case(2, 8, 0.93)]
+#[case(2, 56, 0.85)]
+fn planes_add_up(#[case] planes: u8, #[case] connections: usize, #[case] least: f64) {
+    let options = Options {
+        planes,
+        nodes: 8,
+        connections,
+        ..Options::default()
+    };
+    let figures = measure("planes", options);
+    let reached = figures.value("of_linear");
+    assert!((least..=1.001).contains(&reached), "{figures}");
+}
+
+#[test]
+fn connections_that_do_not_fit_the_hosts_are_refused() {
+    for connections in [0, 9, 64] {
+        let options = Options {
+            nodes: 8,
+            connections,
+            ..Options::default()
+        };
+        let refused = run("planes", &options).expect("it exists").unwrap_err();
+        assert!(refused.contains("8 to 56"), "{refused}");
+    }
+}
+
 #[test]
 fn the_seed_decides_and_json_has_the_options_and_the_figures() {
     let seeded = |seed| {

@@ -12,7 +12,7 @@ use crate::build;
 /// Arguments of `sim`.
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// A named scenario instead of random ones; `list` shows the names. Those that measure: loss, tail, incast.
+    /// A named scenario instead of random ones; `list` shows the names. Those that measure: loss, tail, incast, planes.
     scenario: Option<String>,
     /// First seed (1; of --forever: one that was not tried before).
     #[arg(long)]
@@ -48,6 +48,15 @@ struct Measuring {
     /// Hosts that send to one.
     #[arg(long, value_name = "N", requires = "scenario")]
     senders: Option<String>,
+    /// Planes.
+    #[arg(long, value_name = "N", requires = "scenario")]
+    planes: Option<String>,
+    /// Hosts on the planes.
+    #[arg(long, value_name = "N", requires = "scenario")]
+    nodes: Option<String>,
+    /// Connections between the hosts.
+    #[arg(long, value_name = "N", requires = "scenario")]
+    connections: Option<String>,
     /// Print one JSON object (of other scenarios: packets and events as JSON, with `-- --trace`).
     #[arg(long)]
     json: bool,
@@ -61,6 +70,9 @@ impl Measuring {
             ("--rtt-us", &self.rtt_us),
             ("--bytes", &self.bytes),
             ("--senders", &self.senders),
+            ("--planes", &self.planes),
+            ("--nodes", &self.nodes),
+            ("--connections", &self.connections),
         ];
         for (name, value) in options {
             if let Some(value) = value {

@@ -12,7 +12,7 @@ const HELP: &str = "\
 Runs the transport in simulated networks and checks what programs may rely on.
 
 usage: sim [--seed N] [--count M] [--name NAME] [--trace] [--events] [--json] [--keep-going] [--slow MS]
-       sim --name loss|tail|incast [--seed N] [--json] [OPTION]...
+       sim --name loss|tail|incast|planes [--seed N] [--json] [OPTION]...
        sim --bulk [--seed N] [--messages M]
 
   --seed N       first seed (1)
@@ -33,12 +33,16 @@ Scenarios that measure, on links of 100 Gb/s with packets of 4 KiB, and their op
   incast         several hosts send to one: from the last one's start until they may send at the same rate
                  (jain_time_us, null if they never may), what is used of its link, and what it drops (link_use,
                  drop_fraction)
+  planes         hosts on several planes send to one another: what they fill of all links (of_linear)
 
   --loss P       part of all packets that is lost, data and acknowledgements (0.01)
   --burst N      up to so many in a row (1)
   --rtt-us R     round trip of a packet of no length (10)
   --bytes N      length of a message (65536)
   --senders N    hosts that send to one (8)
+  --planes N     planes (2)
+  --nodes N      hosts on them (64)
+  --connections N  connections between them, a multiple of the hosts (4032)
 
 They run with one seed; --json prints one object: seed, options and figures.
 ";
@@ -98,6 +102,9 @@ fn parse(arguments: &mut dyn Iterator<Item = String>) -> Result<Arguments, Strin
             "--rtt-us" => parsed.measured.rtt_us = number(&argument, value()?)?,
             "--bytes" => parsed.measured.bytes = number(&argument, value()?)?,
             "--senders" => parsed.measured.senders = number(&argument, value()?)?,
+            "--planes" => parsed.measured.planes = number(&argument, value()?)?,
+            "--nodes" => parsed.measured.nodes = number(&argument, value()?)?,
+            "--connections" => parsed.measured.connections = number(&argument, value()?)?,
             "--help" | "-h" => return Err(HELP.into()),
             _ => return Err(format!("unknown argument '{argument}'\n\n{HELP}")),
         }

@@ -200,6 +200,8 @@ pub struct Ledger {
     ignores_contents: bool,
     /// Payload bytes of requests that ended with success.
     completed_bytes: u64,
+    /// Bytes that endpoints wrote to memory.
+    placed_bytes: u64,
     completed: u64,
     longest_wait_ns: u64,
 }
@@ -239,6 +241,11 @@ impl Ledger {
     /// Payload bytes of requests that ended with success.
     pub fn completed_bytes(&self) -> u64 {
         self.completed_bytes
+    }
+
+    /// Bytes that endpoints wrote to memory so far.
+    pub fn placed_bytes(&self) -> u64 {
+        self.placed_bytes
     }
 
     /// Requests that completed, receives not counted.

@@ -77,6 +77,7 @@ impl Ledger {
         addr: u64,
         bytes: &[u8],
     ) {
+        self.placed_bytes += bytes.len() as u64;
         let found = self.memories.get(&node).and_then(|memory| {
             let (at, window) = memory.windows.range(..=(region, addr)).next_back()?;
             (at.0 == region && addr + bytes.len() as u64 <= window.end).then_some((at.1, *window))

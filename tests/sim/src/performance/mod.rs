@@ -6,6 +6,7 @@
 
 mod incast;
 mod loss;
+mod planes;
 mod tail;
 
 use std::fmt;
@@ -15,6 +16,7 @@ use metaroce_proto::types::Driving;
 
 use crate::NodeId;
 use crate::fabric::FabricConfig;
+use crate::network::LOWER_BYTES;
 use crate::node::HostConfig;
 use crate::report::Outcome;
 use crate::scenario::{Pair, Scenario};
@@ -26,13 +28,20 @@ pub const NAMES: &[(&str, &[&str])] = &[
     ("loss", &["loss", "rtt_us", "burst"]),
     ("tail", &["bytes", "loss", "rtt_us"]),
     ("incast", &["senders", "rtt_us"]),
+    ("planes", &["planes", "nodes", "connections", "rtt_us"]),
 ];
 
 /// Rate of the links.
 const LINK_BITS_PER_S: f64 = 100e9;
 
-/// Hosts that an incast comes from, at most: as many as there are addresses of hosts in a /24.
+/// Of a full packet with all headers, Ethernet, IP and UDP included, this part is payload.
+const PAYLOAD_SHARE: f64 = 4096.0 / (4096.0 + 64.0 + LOWER_BYTES as f64);
+
+/// Hosts that send, at most: as many as there are addresses of hosts in a /24.
 const SENDERS_MAX: usize = 254;
+
+/// Addresses that an endpoint tells its peers of at most.
+const PLANES_MAX: u8 = 16;
 
 /// What is asked of the scenarios; each looks at its own.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -49,6 +58,12 @@ pub struct Options {
     pub bytes: u32,
     /// Hosts that send to one.
     pub senders: usize,
+    /// Planes.
+    pub planes: u8,
+    /// Hosts on them.
+    pub nodes: usize,
+    /// Connections between these.
+    pub connections: usize,
 }
 
 impl Default for Options {
@@ -60,6 +75,9 @@ impl Default for Options {
             rtt_us: 10,
             bytes: 65_536,
             senders: 8,
+            planes: 2,
+            nodes: 64,
+            connections: 64 * 63,
         }
     }
 }
@@ -77,6 +95,10 @@ impl Options {
             "bytes must be 1 to 1048576"
         } else if !(2..=SENDERS_MAX).contains(&self.senders) {
             "senders must be 2 to 254"
+        } else if !(1..=PLANES_MAX).contains(&self.planes) {
+            "planes must be 1 to 16"
+        } else if !(2..=SENDERS_MAX).contains(&self.nodes) {
+            "nodes must be 2 to 254"
         } else {
             return Ok(());
         };
@@ -90,6 +112,9 @@ impl Options {
             "burst" => f64::from(self.burst),
             "bytes" => f64::from(self.bytes),
             "senders" => self.senders as f64,
+            "planes" => f64::from(self.planes),
+            "nodes" => self.nodes as f64,
+            "connections" => self.connections as f64,
             _ => f64::NAN,
         }
     }
@@ -189,6 +214,7 @@ pub fn run(name: &str, options: &Options) -> Option<Result<Figures, String>> {
         match *name {
             "loss" => loss::measure(options),
             "incast" => incast::measure(options),
+            "planes" => planes::measure(options),
             _ => tail::measure(options),
         }
     };

@@ -454,6 +454,7 @@ impl World {
         self.samples.push(Sample {
             at_ns: self.now.since_ns(START),
             rate_bytes_per_s,
+            placed_bytes: self.ledger.placed_bytes(),
             into_first: self
                 .wires
                 .counters(self.now, Links::ToHost(NodeId(0), None)),
