@@ -62,6 +62,8 @@ pub struct Outcome {
     pub counters: Counters,
     /// What all links of the fabric did, if there is one.
     pub links: LinkCounters,
+    /// The same plane by plane.
+    pub planes: Vec<LinkCounters>,
     /// Requests that ended with success, in the order of their completions.
     pub completions: Vec<Completion>,
     /// See [`crate::scenario::Scenario::sample_ns`].

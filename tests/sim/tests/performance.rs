@@ -60,15 +60,15 @@ fn a_message_without_loss_takes_a_round_trip_and_its_length() {
 }
 
 #[test]
-fn a_lost_packet_costs_a_message_hardly_more_than_a_round_trip() {
+fn a_lost_packet_costs_a_message_a_round_trip_or_a_probe() {
     let options = Options {
         loss: 0.001,
         ..Options::default()
     };
     let figures = measure("tail", options);
     let above_us = figures.value("p999_us") - figures.value("median_us");
-    // Nearly every thousandth message loses its end, and waits for a probe.
-    assert!((5.0..15.0).contains(&above_us), "{figures}");
+    // About every thousandth message loses its end or the last acknowledgement, and waits 50 µs for a probe.
+    assert!((5.0..75.0).contains(&above_us), "{figures}");
 }
 
 /// Nothing grants the senders their parts of the link yet, so that it is full and drops; how much is a figure and no bound.

@@ -47,7 +47,15 @@ pub(super) fn measure(options: &Options) -> Result<Measured, String> {
     let outcome = measured.run(&scenario)?;
     let goodput = goodput_bits_per_s(&outcome, pairs.len())?;
     measured.values = vec![("of_linear", goodput / linear_bits_per_s)];
+    let carried = outcome.planes.iter().map(|plane| plane.bytes);
+    let (least, most) = (carried.clone().min(), carried.clone().max());
+    let share = |bytes: Option<u64>| {
+        let total = carried.clone().sum::<u64>().max(1);
+        bytes.unwrap_or(0) as f64 / total as f64
+    };
     measured.asides = vec![
+        ("least_plane_share", share(least)),
+        ("most_plane_share", share(most)),
         ("gbit_per_s", goodput / 1e9),
         ("drops", outcome.links.overflows as f64),
         (

@@ -512,6 +512,8 @@ impl World {
         for node in &self.nodes {
             counters.add(node.endpoint.counters());
         }
+        let of_plane = |plane| self.wires.counters(self.now, Links::Plane(plane));
+        let planes = (0..self.planes).map(of_plane).collect();
         self.trace.mix(self.ledger.completed());
         let agents = (0..self.programs.len())
             .map(|at| self.ledger.describe(AgentId(at)))
@@ -539,6 +541,7 @@ impl World {
             bytes: self.ledger.completed_bytes(),
             socket_drops: self.nodes.iter().map(|node| node.drops_total).sum(),
             counters,
+            planes,
             links: self.wires.counters(self.now, Links::All),
             completions: self.completions,
             samples: self.samples,
