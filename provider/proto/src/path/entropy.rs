@@ -83,8 +83,10 @@ impl RouteChooser {
     }
 
     /// First routes of `paths` paths: lanes in turn, so that planes share them evenly, and for the paths of one lane
-    /// different source sockets in random order, as long as there are enough.
+    /// different source sockets in random order, as long as there are enough. The first lane is random too: of a
+    /// connection that sends little the first path carries most, and those of a host must not all meet on one plane.
     pub fn spread(&self, paths: u8, random: &mut impl Rng) -> Vec<Route> {
+        let first = random.random_range(0..self.lanes.len());
         let mut offsets: Vec<u8> = self
             .lanes
             .iter()
@@ -92,7 +94,7 @@ impl RouteChooser {
             .collect();
         (0..usize::from(paths))
             .map(|path| {
-                let lane = path % self.lanes.len();
+                let lane = (first + path) % self.lanes.len();
                 let slot = offsets[lane];
                 offsets[lane] = (slot + 1) % self.slots;
                 self.route(lane, slot)
@@ -228,11 +230,26 @@ mod tests {
     }
 
     #[test]
+    fn the_first_paths_of_many_connections_share_the_planes() {
+        let chooser = chooser(4, 16);
+        let mut random = random();
+        let mut on_plane = [0; 4];
+        for _ in 0..400 {
+            let first = chooser.spread(16, &mut random)[0];
+            on_plane[usize::from(chooser.plane_of(first).unwrap())] += 1;
+        }
+        assert!(on_plane.iter().all(|count| *count > 60), "{on_plane:?}");
+    }
+
+    #[test]
     fn a_move_goes_to_the_plane_that_works() {
         let chooser = chooser(2, 8);
         let routes = chooser.spread(4, &mut random());
         let other_plane = chooser.move_from(routes[0], Some(routes[1]), &mut random());
-        assert_eq!(chooser.plane_of(other_plane.route), Some(1));
+        assert_eq!(
+            chooser.plane_of(other_plane.route),
+            chooser.plane_of(routes[1])
+        );
         assert!(!other_plane.copied);
         let same_plane = chooser.move_from(routes[0], Some(routes[2]), &mut random());
         assert_eq!(same_plane.route, routes[2]);
