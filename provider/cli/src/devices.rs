@@ -19,7 +19,8 @@ pub(crate) fn list(option: Option<&str>, json: bool) -> Result<()> {
         as_json(&devices, &users)
     } else {
         as_table(&devices, &users)
-    })
+    })?;
+    Ok(())
 }
 
 /// The engines of a device.

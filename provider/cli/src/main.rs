@@ -81,20 +81,19 @@ fn main() -> ExitCode {
     }
 }
 
-/// Prints to stdout. That nobody reads it (any more) is no failure: `metaroce devices | head -1`.
+/// Prints to stdout. That nobody reads it (any more) is no failure: `metaroce devices | head -1`; it gives false then.
 ///
 /// # Errors
 /// Anything else, such as a full disk.
-fn print(text: &str) -> anyhow::Result<()> {
+fn print(text: &str) -> anyhow::Result<bool> {
     let mut stdout = std::io::stdout().lock();
     match stdout
         .write_all(text.as_bytes())
         .and_then(|()| stdout.flush())
     {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-            Err(anyhow::anyhow!("cannot write to standard output: {error}"))
-        }
-        _ => Ok(()),
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(anyhow::anyhow!("cannot write to standard output: {error}")),
     }
 }
 

@@ -13,11 +13,12 @@ mod sample;
 mod screen;
 mod text;
 
+use crate::print;
 use anyhow::{Result, bail, ensure};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use sample::Sample;
 use std::fs::{File, metadata};
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
@@ -102,7 +103,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         let last = samples.is_some_and(|samples| taken >= samples);
         // People are told once, by the error.
         let speaks = options.json || matched || !last;
-        if speaks && !write(&shown(&sample, before.as_ref(), options, live))? {
+        if speaks && !print(&shown(&sample, before.as_ref(), options, live))? {
             return Ok(());
         }
         if last {
@@ -141,19 +142,6 @@ fn may_be_closed(output: impl AsFd) -> bool {
     let reads_and_writes = fcntl(output, FcntlArg::F_GETFL)
         .is_ok_and(|flags| OFlag::from_bits_retain(flags) & OFlag::O_ACCMODE == OFlag::O_RDWR);
     reads_and_writes && is_null().unwrap_or(false)
-}
-
-/// Writes to stdout; false if nobody reads any more (`metaroce stat | head`).
-fn write(text: &str) -> Result<bool> {
-    let mut stdout = std::io::stdout().lock();
-    match stdout
-        .write_all(text.as_bytes())
-        .and_then(|()| stdout.flush())
-    {
-        Ok(()) => Ok(true),
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(false),
-        Err(error) => bail!("cannot write to standard output: {error}"),
-    }
 }
 
 #[cfg(test)]

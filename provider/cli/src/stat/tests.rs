@@ -7,6 +7,7 @@ use super::sample::{Heard, Sample, understand};
 use super::*;
 use metaroce::telemetry::SocketName;
 use serde_json::{Value, json};
+use std::io::Write;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 

@@ -70,9 +70,10 @@ const UNREACHABLE: &[(&str, &str, &str, &str)] = &[
     ),
 ];
 
-/// For the cases above: routes that refuse, and one that only a rule for the endpoints' ports leads to.
+/// For the cases above: routes that refuse, and one that only a rule for the endpoints' ports leads to. UDP by its number:
+/// a bare system has no list of names.
 const ROUTES: &str = "ip route add blackhole 198.51.100.0/24 && ip route add prohibit 203.0.113.0/24 && \
-    ip route add 198.18.0.0/24 via 10.77.0.2 table 77 && ip rule add ipproto udp dport 24791-25814 lookup 77";
+    ip route add 198.18.0.0/24 via 10.77.0.2 table 77 && ip rule add ipproto 17 dport 24791-25814 lookup 77";
 
 /// The cases of this file.
 pub fn cases() -> Vec<Case> {
