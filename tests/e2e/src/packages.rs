@@ -107,6 +107,11 @@ const TSHARK: Package = package(
     "captures packets, and reads them with our dissector",
     Probe::Program("tshark"),
 );
+const NFTABLES: Package = package(
+    "nftables",
+    "a firewall for `metaroce doctor` to find",
+    Probe::Program("nft"),
+);
 const UTIL_LINUX: Package = package("util-linux", "setpriv", Probe::Program("setpriv"));
 
 /// What `cargo xtask fabric` needs.
@@ -147,6 +152,7 @@ pub const TEST: &[Package] = &[
     PYTHON3,
     PYTHON3_PIP,
     TSHARK,
+    NFTABLES,
 ];
 
 /// Programs that are not the probe of their package.
