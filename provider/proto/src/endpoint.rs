@@ -6,6 +6,7 @@
 //! `poll_timeout` at most. Everything that touches application memory or posted receives is given the [`Host`].
 
 mod demux;
+mod grants;
 pub(crate) mod qp;
 pub(crate) mod table;
 #[cfg(test)]
@@ -21,7 +22,7 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use smallvec::SmallVec;
 
-use crate::cc::FairShare;
+use crate::cc::{Drain, FairShare};
 use crate::conn::{Connection, Context, Shared, random_id};
 use crate::event::Event;
 use crate::host::Host;
@@ -33,6 +34,7 @@ use crate::train::{SegmentOwner, Train};
 use crate::types::{EndpointConfig, LocalIndex, QpId, Route, SourceSlot, Status, Time};
 use crate::wire::{CloseReason, ConnectionId, FillStatus, Incarnation};
 use demux::ResetBudget;
+use grants::Told;
 use qp::QpTable;
 use table::{ConnectionIndex, ConnectionTable};
 use timers::Timers;
@@ -119,6 +121,7 @@ pub struct Endpoint {
     /// At least the connections that are busy.
     busy: Vec<ConnectionIndex>,
     timers: Timers,
+    told: Told,
     outbox: VecDeque<Stray>,
     resets: ResetBudget,
     /// The process exits: nothing is opened any more.
@@ -141,7 +144,7 @@ impl Endpoint {
         let incarnation = Incarnation(rng.random());
         let qps = QpTable::new(config.index, rng.random_range(0..FIRST_QPN_SPREAD));
         let shared = Shared {
-            constants: Constants::new(config.driving),
+            constants: Constants::new(config.driving, config.congestion),
             counters: Counters::default(),
             ended: EndedCounters::default(),
             events: VecDeque::new(),
@@ -150,8 +153,8 @@ impl Endpoint {
             fair_share: FairShare::new(config.receive_window_bytes, config.payload_bytes),
             rng,
             incarnation,
-            open_connections: 0,
-            active_senders: 0,
+            drain: Drain::new(config.driving, now),
+            connections: 0,
             acked: Vec::new(),
             packet: Vec::new(),
             config,
@@ -166,6 +169,7 @@ impl Endpoint {
             touched: Vec::new(),
             busy: Vec::new(),
             timers: Timers::default(),
+            told: Told::default(),
             outbox: VecDeque::new(),
             resets: ResetBudget::new(now),
             closed: false,
@@ -184,6 +188,7 @@ impl Endpoint {
             });
         }
         self.batch = batch;
+        self.tell_grants(now);
     }
 
     /// Does what is due by now; harmless when nothing is.
@@ -192,6 +197,7 @@ impl Endpoint {
         while let Some(index) = self.timers.pop_due(now) {
             self.on_connection(now, index, |connection, cx| connection.handle_timeout(cx));
         }
+        self.tell_grants(now);
         self.arm_touched();
     }
 
@@ -245,11 +251,6 @@ impl Endpoint {
                 connection.shrink_payload(now, cx.shared, route.destination, bytes)
             });
         }
-    }
-
-    /// The kernel dropped `drops` more datagrams at our socket.
-    pub fn set_receive_pressure(&mut self, drops: u32) {
-        self.shared.counters.receive_overflows += u64::from(drops);
     }
 
     /// The process exits: every peer is told. Go on calling `poll_transmit` and the others until
@@ -347,7 +348,7 @@ impl Endpoint {
             .touched
             .iter()
             .filter_map(|index| self.connections.get(*index)?.deadline());
-        touched.chain(self.timers.next()).min()
+        touched.chain(self.timers.next()).chain(self.told.due).min()
     }
 
     /// Keeps an event log from now on, of up to `capacity` records between two drains.
@@ -411,7 +412,7 @@ impl Endpoint {
             ended: self.shared.ended,
             queue_pairs: self.qps.len() as u32,
             connections: self.connections.len() as u32,
-            active_senders: self.shared.active_senders,
+            active_senders: self.shared.fair_share.active(),
             held_bytes: u64::from(self.shared.hold.held_bytes()),
         }
     }
@@ -493,6 +494,7 @@ impl Endpoint {
         let Some(mut connection) = self.connections.remove(index) else {
             return Vec::new();
         };
+        self.shared.connections = self.connections.len() as u32;
         self.timers.disarm(index);
         // The next connection at this place enters by itself.
         self.busy.retain(|busy| *busy != index);
@@ -541,6 +543,7 @@ impl Endpoint {
                 };
                 let my_id = self.fresh_id();
                 let shared = &mut self.shared;
+                shared.connections = self.connections.len() as u32 + 1;
                 self.connections.insert(|index| {
                     Box::new(Connection::new(index, key, my_id, routes, now, shared))
                 })

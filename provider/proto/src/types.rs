@@ -7,6 +7,7 @@ use std::ops::{Add, Sub};
 
 use smallvec::SmallVec;
 
+use crate::cc::Algorithm;
 use crate::wire::{Gid, Qpn};
 
 /// A reading of the engine's monotonic clock, in nanoseconds from an arbitrary start.
@@ -377,6 +378,8 @@ pub struct EndpointConfig {
     pub paths: u8,
     /// Timing constants.
     pub driving: Driving,
+    /// Congestion control of the paths, as a sender.
+    pub congestion: &'static Algorithm,
     /// Overrides the regions' own wish: `Some(true)` strict, `Some(false)` relaxed.
     pub force_strict: Option<bool>,
     /// Bytes of packets that may be held back for strict visibility, all connections together.

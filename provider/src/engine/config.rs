@@ -1,6 +1,7 @@
 //! The settings that the environment gives to an engine. Read when a device is opened, by `plugin/`, so that a wrong
 //! value fails the open and not the first queue pair; read again by `Engine::for_device`.
 
+use metaroce_proto::cc::{ALGORITHMS, Algorithm};
 use nix::unistd::{AccessFlags, access};
 use std::fmt;
 use std::io;
@@ -13,6 +14,8 @@ pub const PORT_BASE_VARIABLE: &str = "METAROCE_PORT_BASE";
 pub const PORTS_VARIABLE: &str = "METAROCE_PORTS";
 /// Paths of a connection.
 pub const PATHS_VARIABLE: &str = "METAROCE_PATHS";
+/// Congestion control of the paths.
+pub const CONGESTION_VARIABLE: &str = "METAROCE_CONGESTION";
 /// How long the background thread looks for packets before it sleeps.
 pub const SPIN_VARIABLE: &str = "METAROCE_SPIN_US";
 /// Overrides the visibility that memory regions ask for.
@@ -33,6 +36,7 @@ pub const VARIABLES: &[&str] = &[
     PORT_BASE_VARIABLE,
     PORTS_VARIABLE,
     PATHS_VARIABLE,
+    CONGESTION_VARIABLE,
     SPIN_VARIABLE,
     VISIBILITY_VARIABLE,
     STATISTICS_VARIABLE,
@@ -64,6 +68,8 @@ pub struct Settings {
     pub ports: u16,
     /// Paths of a connection.
     pub paths: u8,
+    /// Congestion control of the paths.
+    pub congestion: &'static Algorithm,
     /// How long the background thread looks for packets before it sleeps.
     pub spin: Duration,
     /// `Some(true)`: strict visibility for every region, `Some(false)`: relaxed for every region.
@@ -86,6 +92,7 @@ impl Default for Settings {
             port_base: 24791,
             ports: 1024,
             paths: 16,
+            congestion: Default::default(),
             spin: Duration::ZERO,
             force_strict: None,
             statistics: None,
@@ -199,6 +206,17 @@ impl Settings {
             port_base: port_base as u16,
             ports: ports as u16,
             paths: number(PATHS_VARIABLE, default.paths.into(), 1, MAX_PATHS)? as u8,
+            congestion: match get(CONGESTION_VARIABLE) {
+                None => Default::default(),
+                Some(value) => Algorithm::by_name(&value).ok_or_else(|| {
+                    let names: Vec<&str> = ALGORITHMS.iter().map(|one| one.name).collect();
+                    SettingError {
+                        variable: CONGESTION_VARIABLE,
+                        value,
+                        allowed: format!("one of {}", names.join(", ")),
+                    }
+                })?,
+            },
             spin: Duration::from_micros(number(SPIN_VARIABLE, 0, 0, MAX_SPIN_US)?),
             force_strict: choice(VISIBILITY_VARIABLE, [("strict", true), ("relaxed", false)])?,
             statistics: file(STATISTICS_VARIABLE),
@@ -242,6 +260,7 @@ mod tests {
         let settings = read(&[
             (PORT_BASE_VARIABLE, "65000"),
             (PATHS_VARIABLE, "4"),
+            (CONGESTION_VARIABLE, "delay"),
             (SPIN_VARIABLE, "20"),
             (VISIBILITY_VARIABLE, "strict"),
             (STATISTICS_VARIABLE, "/x/s-%p.json"),
@@ -255,6 +274,7 @@ mod tests {
             port_base: 65000,
             ports: 536,
             paths: 4,
+            congestion: Algorithm::by_name("delay").unwrap(),
             spin: Duration::from_micros(20),
             force_strict: Some(true),
             statistics: Some(format!("/x/s-{}.json", std::process::id())),
@@ -271,6 +291,11 @@ mod tests {
         PATHS_VARIABLE,
         "0",
         "METAROCE_PATHS=0 is not possible: it must be a number from 1 to 64"
+    )]
+    #[case(
+        CONGESTION_VARIABLE,
+        "cubic",
+        "METAROCE_CONGESTION=cubic is not possible: it must be one of dctcp, delay"
     )]
     #[case(
         PORT_BASE_VARIABLE,

@@ -6,6 +6,7 @@ use super::Inner;
 use super::hold::Hold;
 use super::host::{EngineHost, Objects};
 use super::presence::Streak;
+use super::pressure::Pressure;
 use super::reach::Troubles;
 use super::report::Report;
 use super::statistics::EngineCounters;
@@ -85,7 +86,7 @@ pub(super) struct Core {
     last_received: Time,
     hot_until: [Time; MAX_LOCALS],
     cold_countdown: u32,
-    drops: [u32; MAX_LOCALS],
+    pressure: Pressure,
     /// A receive call failed, which was told.
     receive_failed: bool,
 }
@@ -108,7 +109,7 @@ impl Core {
             last_received: Time::ZERO,
             hot_until: [Time::ZERO; MAX_LOCALS],
             cold_countdown: 0,
-            drops: [0; MAX_LOCALS],
+            pressure: Pressure::default(),
             receive_failed: false,
         }
     }
@@ -316,6 +317,7 @@ impl Core {
         if total > 0 {
             let now = inner.clock.now();
             self.with_host(inner, |endpoint, host| endpoint.handle_batch_end(now, host));
+            self.pressure.look(inner, &mut self.endpoint, now);
         }
         total
     }
@@ -353,12 +355,6 @@ impl Core {
         turn.more |= messages == self.batch.capacity();
         let index = usize::from(local.0);
         self.hot_until[index] = now + HOT_NS;
-        let drops = inner.sockets.drops(local);
-        let new_drops = drops.wrapping_sub(self.drops[index]);
-        if new_drops > 0 {
-            self.drops[index] = drops;
-            self.endpoint.set_receive_pressure(new_drops);
-        }
         messages
     }
 

@@ -20,6 +20,7 @@ mod host;
 mod models;
 mod nap;
 mod presence;
+mod pressure;
 mod reach;
 mod reader;
 mod registry;

@@ -238,6 +238,7 @@ fn endpoint_config(
         receive_window_bytes: (sockets.receive_buffer_bytes() / 2) as u32,
         paths: settings.paths,
         driving: Driving::Sockets,
+        congestion: settings.congestion,
         force_strict: settings.force_strict,
         hold_bytes: HOLD_BYTES,
         reroll_ns: settings.reroll.as_nanos() as u64,

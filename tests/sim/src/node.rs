@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 use std::rc::Rc;
 
+use metaroce_proto::cc::Algorithm;
 use metaroce_proto::endpoint::{Endpoint, RxMeta};
 use metaroce_proto::train::Train;
 use metaroce_proto::types::{Driving, EndpointConfig, LocalAddress, Time};
@@ -50,6 +51,12 @@ pub struct HostConfig {
     pub train_segments: u16,
     /// Which timing constants.
     pub driving: Driving,
+    /// Congestion control of its paths.
+    pub congestion: &'static Algorithm,
+    /// Speed of its port: payload, in bytes per second.
+    pub port_bytes_per_s: Option<u64>,
+    /// What it believes to be able to take in if that is less. What it does not know it measures.
+    pub drain_bytes_per_s: Option<u64>,
     /// For all regions.
     pub force_strict: Option<bool>,
     /// Memory for packets that are held back.
@@ -72,6 +79,9 @@ impl Default for HostConfig {
             paths: 16,
             train_segments: 64,
             driving: Driving::Sockets,
+            congestion: Default::default(),
+            port_bytes_per_s: None,
+            drain_bytes_per_s: None,
             force_strict: None,
             hold_bytes: 16 << 20,
             reroll_ns: 0,
@@ -173,6 +183,7 @@ pub fn endpoint_config(id: NodeId, planes: u8, config: &HostConfig) -> EndpointC
         receive_window_bytes: (config.receive_buffer_bytes / 2) as u32,
         paths: config.paths,
         driving: config.driving,
+        congestion: config.congestion,
         force_strict: config.force_strict,
         hold_bytes: config.hold_bytes,
         reroll_ns: config.reroll_ns,
@@ -182,7 +193,8 @@ pub fn endpoint_config(id: NodeId, planes: u8, config: &HostConfig) -> EndpointC
 impl Node {
     /// A node that has just been started.
     pub fn new(id: NodeId, planes: u8, config: HostConfig, seed: u64, now: Time) -> Self {
-        let endpoint = Endpoint::new(endpoint_config(id, planes, &config), seed, now);
+        let mut endpoint = Endpoint::new(endpoint_config(id, planes, &config), seed, now);
+        endpoint.set_drain(config.port_bytes_per_s, config.drain_bytes_per_s);
         Self {
             id,
             life: Life::Up,
@@ -248,6 +260,11 @@ impl Node {
         self.inbox_bytes += cost;
         self.inbox.push_back((meta, arrived));
         true
+    }
+
+    /// How full the socket's buffer is.
+    pub fn fill_per_mille(&self) -> u64 {
+        self.inbox_bytes * 1_000 / self.config.receive_buffer_bytes.max(1)
     }
 
     /// Whether it answers a datagram with ICMP.

@@ -1,4 +1,4 @@
-//! What a sender may have in flight over all paths of a connection, by what the receiver allows.
+//! What a sender may have in flight over all paths of a connection, and how fast it may send, by what the receiver allows.
 //!
 //! Fed by `conn/` with the allowance of each ACK, newest number only, and with the round trips of its paths. A
 //! connection that does not know its peer's mind is *cold*: an announce goes out together with a handful of packets
@@ -13,14 +13,20 @@ use crate::wire::{AckNumber, Allowance, GRANT_UNLIMITED};
 
 /// A connection idle for so many round trips is cold again (WIRE 8.12): others were given its share.
 const COLD_AFTER_RTTS: u64 = 10;
-/// Idle time that never makes a connection cold, whatever the round trip: a thread that slept is not an idle sender.
-const COLD_FLOOR_NS: u64 = 1_000_000;
+/// Idle time that never makes a connection cold, whatever the round trip, with sockets: a thread that slept is not an idle
+/// sender.
+const SOCKETS_COLD_FLOOR_NS: u64 = 1_000_000;
 /// In flight at most so many times what the grant carries in a round trip (WIRE 8.6).
 const GRANT_RTTS: u64 = 3;
 /// Least cap with sockets: their round trips are those of threads that sleep, and say little.
 const SOCKETS_FLOOR_BYTES: u64 = 512 * 1024;
 /// Packets that a cold connection sends before it hears how many it may.
 const W0_UNKNOWN_PACKETS: u16 = 1;
+/// Time at the grant that may be caught up with, with sockets: threads sleep, and timers are coarse.
+const SOCKETS_BURST_NS: u64 = 200_000;
+/// A train takes so long at the grant at most, if it has more than one packet: with 100 Gb/s, 60 KiB from 1/16 of the line
+/// on (WIRE 8.7).
+const TRAIN_NS: u64 = 80_000;
 
 /// What a connection may have in flight.
 #[derive(Clone, Debug)]
@@ -35,6 +41,11 @@ pub struct ConnectionWindow {
     warm: bool,
     last_busy: Time,
     announced: bool,
+    /// What was sent is paid at the grant by then.
+    paid_at: Time,
+    /// What was sent before the peer's mind was known, and since when: to be paid when it is.
+    cold_bytes: u64,
+    cold_since: Time,
 }
 
 impl ConnectionWindow {
@@ -56,6 +67,9 @@ impl ConnectionWindow {
             warm: false,
             last_busy: now,
             announced: false,
+            paid_at: Time::ZERO,
+            cold_bytes: 0,
+            cold_since: now,
         }
     }
 
@@ -67,14 +81,31 @@ impl ConnectionWindow {
         }
     }
 
-    /// An ACK arrived: what it allows counts if no newer one was seen. Any ACK makes the connection warm.
-    pub fn on_ack(&mut self, now: Time, number: AckNumber, allowance: Allowance) {
-        self.warm = true;
-        self.announced = false;
-        self.last_busy = now;
+    /// An ACK arrived: what it allows counts if no newer one was seen. If it answers anything that was sent, the peer knows
+    /// of us, and the connection is warm.
+    pub fn on_ack(&mut self, now: Time, number: AckNumber, allowance: Allowance, answers: bool) {
+        let was_warm = self.warm;
+        if answers {
+            self.warm = true;
+            self.announced = false;
+            self.last_busy = now;
+        }
         if self.newest.is_none_or(|newest| newest.is_before(number)) {
             self.newest = Some(number);
+            let before = self.grant_bytes_per_s();
             self.allowance = allowance;
+            // What is owed is owed at the new rate from now on.
+            self.paid_at = match (before, self.grant_bytes_per_s()) {
+                (Some(before), Some(after)) if self.paid_at > now => {
+                    let owed_ns = u128::from(self.paid_at.since_ns(now));
+                    now + (owed_ns * u128::from(before) / u128::from(after.max(1))) as u64
+                }
+                _ => self.paid_at.min(now),
+            };
+            if self.warm && !was_warm {
+                let cold_bytes = std::mem::take(&mut self.cold_bytes);
+                self.charge(self.cold_since, cold_bytes);
+            }
         }
     }
 
@@ -93,7 +124,10 @@ impl ConnectionWindow {
         let limit_ns = self
             .min_rtt_ns
             .map_or(0, |rtt_ns| COLD_AFTER_RTTS * (rtt_ns + self.ack_delay_ns))
-            .max(COLD_FLOOR_NS);
+            .max(match self.driving {
+                Driving::Busy => 0,
+                Driving::Sockets => SOCKETS_COLD_FLOOR_NS,
+            });
         if now.since_ns(self.last_busy) > limit_ns {
             self.warm = false;
         }
@@ -118,6 +152,53 @@ impl ConnectionWindow {
     #[must_use]
     pub fn room_bytes(&self, in_flight_bytes: u64) -> u64 {
         self.cap_bytes().saturating_sub(in_flight_bytes)
+    }
+
+    /// When the grant lets the next train out; `None` if now.
+    #[must_use]
+    pub fn paced_until(&self, now: Time) -> Option<Time> {
+        (self.grant_bytes_per_s().is_some() && self.paid_at > now).then_some(self.paid_at)
+    }
+
+    /// A train of new packets left.
+    pub fn on_sent(&mut self, now: Time, bytes: u64) {
+        if self.warm {
+            self.charge(now, bytes);
+            return;
+        }
+        if self.cold_bytes == 0 {
+            self.cold_since = now;
+        }
+        self.cold_bytes += bytes;
+    }
+
+    fn charge(&mut self, sent_at: Time, bytes: u64) {
+        if let Some(grant) = self.grant_bytes_per_s() {
+            let burst_ns = match self.driving {
+                Driving::Busy => 0,
+                Driving::Sockets => SOCKETS_BURST_NS,
+            };
+            let takes_ns = (u128::from(bytes) * 1_000_000_000 / u128::from(grant.max(1))) as u64;
+            let earliest = Time::from_ns(sent_at.as_ns().saturating_sub(burst_ns));
+            self.paid_at = self.paid_at.max(earliest) + takes_ns;
+        }
+    }
+
+    /// Packets of a train at most.
+    #[must_use]
+    pub fn train_packets(&self) -> u32 {
+        let Some(grant) = self.grant_bytes_per_s() else {
+            return u32::MAX;
+        };
+        let bytes = u128::from(grant) * u128::from(TRAIN_NS) / 1_000_000_000;
+        let packets = (bytes as u64 / self.payload_bytes.max(1)).max(1);
+        u32::try_from(packets).unwrap_or(u32::MAX)
+    }
+
+    /// Least round trip of the connection's paths.
+    #[must_use]
+    pub fn min_rtt_ns(&self) -> Option<u64> {
+        self.min_rtt_ns
     }
 
     /// Bytes a second that the receiver grants; nothing where it does not limit.
@@ -174,7 +255,12 @@ mod tests {
         assert_eq!(window.room_bytes(4096), 3 * 4096);
         assert!(window.take_announce());
         assert!(!window.take_announce());
-        window.on_ack(Time::ZERO, AckNumber(1), allow(GRANT_UNLIMITED, 1 << 20));
+        window.on_ack(
+            Time::ZERO,
+            AckNumber(1),
+            allow(GRANT_UNLIMITED, 1 << 20),
+            true,
+        );
         assert!(!window.take_announce());
         assert_eq!(window.room_bytes(0), 1 << 20);
     }
@@ -182,9 +268,14 @@ mod tests {
     #[test]
     fn only_the_newest_allowance_counts() {
         let mut window = window(Driving::Busy);
-        window.on_ack(Time::ZERO, AckNumber(u32::MAX), allow(GRANT_UNLIMITED, 100));
-        window.on_ack(Time::ZERO, AckNumber(1), allow(GRANT_UNLIMITED, 200));
-        window.on_ack(Time::ZERO, AckNumber(0), allow(GRANT_UNLIMITED, 300));
+        window.on_ack(
+            Time::ZERO,
+            AckNumber(u32::MAX),
+            allow(GRANT_UNLIMITED, 100),
+            true,
+        );
+        window.on_ack(Time::ZERO, AckNumber(1), allow(GRANT_UNLIMITED, 200), true);
+        window.on_ack(Time::ZERO, AckNumber(0), allow(GRANT_UNLIMITED, 300), true);
         window.on_hello(400, 1);
         assert_eq!(window.cap_bytes(), 200);
     }
@@ -194,16 +285,78 @@ mod tests {
     #[case(Driving::Sockets, 512 * 1024)]
     fn the_grant_caps_what_is_in_flight(#[case] driving: Driving, #[case] expected: u64) {
         let mut window = window(driving);
-        window.on_ack(Time::ZERO, AckNumber(1), allow(1_000, u32::MAX));
+        window.on_ack(Time::ZERO, AckNumber(1), allow(1_000, u32::MAX), true);
         assert_eq!(window.cap_bytes(), u64::from(u32::MAX));
         window.set_round_trip(15_000_000, 5_000_000);
         assert_eq!(window.cap_bytes(), expected);
     }
 
     #[test]
-    fn a_long_pause_makes_it_cold_again() {
+    fn trains_are_paced_at_the_grant() {
         let mut window = window(Driving::Busy);
-        window.on_ack(Time::ZERO, AckNumber(1), allow(GRANT_UNLIMITED, 1 << 20));
+        let us = |us: u64| Time::from_ns(us * 1_000);
+        window.on_ack(us(0), AckNumber(0), allow(GRANT_UNLIMITED, u32::MAX), true);
+        window.on_sent(us(0), 1 << 20);
+        assert_eq!(window.paced_until(us(0)), None, "nobody limits");
+        // A KiB takes a microsecond.
+        window.on_ack(us(0), AckNumber(1), allow(1_000_000, u32::MAX), true);
+        window.on_sent(us(10), 16 << 10);
+        assert_eq!(window.paced_until(us(10)), Some(us(26)));
+        assert_eq!(window.paced_until(us(26)), None);
+        // Half of it is paid when the grant is halved.
+        window.on_ack(us(18), AckNumber(2), allow(500_000, u32::MAX), true);
+        assert_eq!(window.paced_until(us(18)), Some(us(34)));
+        window.on_ack(us(20), AckNumber(3), allow(GRANT_UNLIMITED, u32::MAX), true);
+        assert_eq!(window.paced_until(us(20)), None);
+    }
+
+    #[test]
+    fn what_a_cold_connection_sent_is_paid_when_the_grant_is_known() {
+        let us = |us: u64| Time::from_ns(us * 1_000);
+        let mut sent = window(Driving::Busy);
+        sent.on_sent(us(10), 50 << 10);
+        sent.on_ack(us(20), AckNumber(1), allow(1_000_000, u32::MAX), true);
+        assert_eq!(sent.paced_until(us(20)), Some(us(60)));
+    }
+
+    #[test]
+    fn an_ack_that_answers_nothing_does_not_make_it_warm() {
+        let mut window = window(Driving::Busy);
+        window.on_ack(Time::ZERO, AckNumber(1), allow(1_000_000, u32::MAX), false);
+        assert!(!window.is_warm());
+        assert_eq!(window.cap_bytes(), 4 * 4096);
+    }
+
+    #[test]
+    fn with_sockets_what_was_missed_may_be_caught_up_with() {
+        let mut window = window(Driving::Sockets);
+        let us = |us: u64| Time::from_ns(us * 1_000);
+        window.on_ack(us(0), AckNumber(1), allow(1_000_000, u32::MAX), true);
+        window.on_sent(us(1_000), 150 << 10);
+        assert_eq!(window.paced_until(us(1_000)), None);
+        window.on_sent(us(1_000), 60 << 10);
+        assert_eq!(window.paced_until(us(1_000)), Some(us(1_010)));
+    }
+
+    #[rstest]
+    #[case(GRANT_UNLIMITED, u32::MAX)]
+    #[case(1_000_000, 20)]
+    #[case(1_000, 1)]
+    fn trains_are_short_at_small_grants(#[case] grant: u32, #[case] packets: u32) {
+        let mut window = window(Driving::Busy);
+        window.on_ack(Time::ZERO, AckNumber(1), allow(grant, u32::MAX), true);
+        assert_eq!(window.train_packets(), packets);
+    }
+
+    #[test]
+    fn a_long_pause_makes_it_cold_again() {
+        let mut window = window(Driving::Sockets);
+        window.on_ack(
+            Time::ZERO,
+            AckNumber(1),
+            allow(GRANT_UNLIMITED, 1 << 20),
+            true,
+        );
         window.set_round_trip(200_000, 0);
         window.on_wakeup(Time::from_ns(2_000_000), 0);
         assert!(window.is_warm());

@@ -6,8 +6,9 @@
 
 use std::collections::VecDeque;
 
+use crate::cc::Correction;
 use crate::conn::route::socket_address;
-use crate::conn::{Connection, Context};
+use crate::conn::{Connection, Context, Shared};
 use crate::endpoint::qp::Phase;
 use crate::host::Host;
 use crate::path::BlockOutcome;
@@ -43,6 +44,8 @@ pub(crate) struct AckState {
     urgent: bool,
     /// And it must be sent twice.
     twice: bool,
+    /// It is for the grant alone, if there is nothing else (WIRE 8.19).
+    grant: bool,
     /// Path that the next one begins with, and whose route it takes.
     turn: usize,
     /// Streams whose block has news, in turns.
@@ -191,7 +194,7 @@ impl Connection {
         let mut builder = AckBuilder::new(&mut packet);
         let paths_left = self.push_path_blocks(cx.now, &mut builder);
         let streams_left = self.push_stream_blocks(cx, host, &mut builder);
-        let empty = builder.is_empty();
+        let empty = builder.is_empty() && !self.ack.grant;
         let number = self.ack.number.next();
         let base = Base {
             flags: BaseFlags::NONE,
@@ -222,6 +225,7 @@ impl Connection {
         ack.due = 0;
         ack.urgent = false;
         ack.twice = false;
+        ack.grant = false;
         ack.turn = ack.turn.wrapping_add(1);
     }
 
@@ -274,18 +278,35 @@ impl Connection {
     }
 
     /// Grant, window and W0 for the peer.
-    fn allowance(&self, cx: &Context<'_>) -> Allowance {
-        let shared = &*cx.shared;
+    fn allowance(&mut self, cx: &mut Context<'_>) -> Allowance {
+        let shared = &mut *cx.shared;
         let mut allowance = shared
             .fair_share
-            .allowance(shared.active_senders, shared.open_connections);
-        let held_bytes = shared.hold.held_bytes() / shared.active_senders.max(1);
+            .allowance(&mut self.inbound, shared.connections);
+        let held_bytes = shared.hold.held_bytes() / shared.fair_share.active().max(1);
         let floor_bytes = WINDOW_FLOOR_PACKETS * u32::from(shared.config.payload_bytes);
         allowance.window_bytes = allowance
             .window_bytes
             .saturating_sub(held_bytes)
             .max(floor_bytes);
         allowance
+    }
+
+    /// Whether the peer should hear at once that its grant has changed (WIRE 8.19).
+    pub(crate) fn grant_correction(&self, shared: &mut Shared) -> Correction {
+        if self.is_open() {
+            shared
+                .fair_share
+                .must_tell(&self.inbound, shared.connections)
+        } else {
+            Correction::None
+        }
+    }
+
+    /// It is to hear that.
+    pub(crate) fn correct_grant(&mut self, cx: &Context<'_>) {
+        self.ack.grant = true;
+        self.ack_now(cx);
     }
 
     fn push_path_blocks(&mut self, now: Time, builder: &mut AckBuilder<'_>) -> bool {
@@ -347,7 +368,10 @@ impl Connection {
     pub(crate) fn handle_ack(&mut self, cx: &mut Context<'_>, view: &AckView<'_>) {
         self.heard(cx.now);
         cx.shared.counters.acks_received += 1;
-        self.window.on_ack(cx.now, view.number(), view.allowance);
+        // What has no path blocks answers nothing that was sent.
+        let answers = view.path_blocks().next().is_some();
+        self.window
+            .on_ack(cx.now, view.number(), view.allowance, answers);
         for block in view.path_blocks() {
             let at = usize::from(block.path.0);
             if at >= self.paths.len() {

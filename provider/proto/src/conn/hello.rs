@@ -48,7 +48,7 @@ pub(super) fn hello_item(
     shared: &Shared,
 ) -> Hello {
     let config = &shared.config;
-    let allowance = shared.fair_share.allowance(1, shared.open_connections + 1);
+    let allowance = shared.fair_share.hello(shared.connections);
     Hello {
         identity: HelloIdentity {
             my_id,
@@ -192,7 +192,6 @@ impl Connection {
     fn open(&mut self, cx: &mut Context<'_>) {
         self.state = State::Open;
         self.last_heard = cx.now;
-        cx.shared.open_connections += 1;
         cx.shared.counters.connections_opened += 1;
         let what = What::ConnectionOpened {
             peer_id: self.peer.id,
@@ -200,6 +199,14 @@ impl Connection {
             paths: self.paths.len() as u32,
         };
         self.log(cx.now, cx.shared, what);
+        if let Some(sent_at) = self.hello_sent_at {
+            // The answer to an earlier one makes it shorter than it is: then there is a question more.
+            let rtt_ns = cx.now.since_ns(sent_at);
+            self.window.set_round_trip(rtt_ns, 0);
+            for path in &mut self.paths {
+                path.tx.set_rtt_hint(rtt_ns);
+            }
+        }
         self.push_all_opens(cx);
     }
 
@@ -217,7 +224,6 @@ impl Connection {
         self.candidate = None;
         match self.state {
             State::Open => {
-                shared.open_connections = shared.open_connections.saturating_sub(1);
                 self.state = State::Closing(now + CLOSE_WAIT_NS);
                 self.close_reason = reason;
                 self.log(now, shared, What::ConnectionClosing { reason });

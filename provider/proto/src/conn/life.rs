@@ -394,9 +394,6 @@ impl Connection {
 
     /// The connection ends: every life loses its peer. Returns those whose OPEN was not answered: they start over.
     pub(crate) fn kill(&mut self, cx: &mut Context<'_>) -> Vec<QpId> {
-        if self.is_open() {
-            cx.shared.open_connections = cx.shared.open_connections.saturating_sub(1);
-        }
         self.state = super::State::Dead;
         let mut unopened = Vec::new();
         for id in self.streams.take_all(cx.qps) {

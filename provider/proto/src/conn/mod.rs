@@ -27,7 +27,7 @@ use std::collections::{BinaryHeap, VecDeque};
 use rand::Rng;
 use rand::rngs::SmallRng;
 
-use crate::cc::{ConnectionWindow, FairShare};
+use crate::cc::{ConnectionWindow, Drain, FairShare, Inbound};
 use crate::conn::ack::AckState;
 use crate::conn::ended::EndedLives;
 use crate::conn::probe::Suspicion;
@@ -81,12 +81,11 @@ pub(crate) struct Shared {
     pub log: Log,
     pub hold: HoldBudget,
     pub fair_share: FairShare,
+    pub drain: Drain,
     pub rng: SmallRng,
     pub incarnation: Incarnation,
-    /// Connections that are open.
-    pub open_connections: u32,
-    /// Connections whose peer is sending.
-    pub active_senders: u32,
+    /// Connections that there are, those that are being opened included: they will all send at once, as likely as not.
+    pub connections: u32,
     /// Reused by acknowledgements.
     pub acked: Vec<SegmentRef>,
     /// Reused by everything that is built before it is pushed into a train.
@@ -172,6 +171,8 @@ pub(crate) struct Connection {
     /// Of HELLO; of CLOSE at the end.
     hello_retry: Retry,
     close_reason: CloseReason,
+    /// When the last HELLO left.
+    hello_sent_at: Option<Time>,
     /// When the peer was last asked whether it still knows the connection.
     asked_at: Option<Time>,
     /// Counts CONTROL packets, so that each takes another route.
@@ -195,8 +196,11 @@ pub(crate) struct Connection {
     /// Streams that may have segments to send, in turns.
     ready: VecDeque<QpId>,
     window: ConnectionWindow,
+    /// Something was lost a moment ago: until then tails get markers of their own (WIRE 4.11).
+    lossy_until: Option<Time>,
     suspicion: Option<Suspicion>,
-    /// When a path's window of less than one packet lets the next one out, if that is what new data waits for.
+    /// When a path's window of less than one packet, or the grant, lets the next train out, if that is what new data waits
+    /// for.
     window_opens_at: Option<Time>,
     /// Path that asks when an answer does not come although all packets are acknowledged.
     waiting_path: Option<usize>,
@@ -221,8 +225,8 @@ pub(crate) struct Connection {
     // Receiving.
     rx_paths: Vec<RxPath>,
     ack: AckState,
-    /// The peer is sending, until then at least.
-    active_until: Option<Time>,
+    /// The peer as a sender.
+    inbound: Inbound,
 
     // Places in the endpoint's queues.
     pub(crate) in_urgent: bool,
@@ -266,6 +270,7 @@ impl Connection {
             hello_due: true,
             hello_retry: Retry::new(now),
             close_reason: CloseReason::Idle,
+            hello_sent_at: None,
             asked_at: None,
             control_turn: 0,
             outbox: VecDeque::new(),
@@ -283,9 +288,13 @@ impl Connection {
             window: ConnectionWindow::new(
                 shared.config.driving,
                 shared.config.payload_bytes,
-                shared.config.train_bytes,
+                shared.config.train_bytes.min(
+                    u32::from(shared.config.train_segments)
+                        * u32::from(shared.config.payload_bytes),
+                ),
                 now,
             ),
+            lossy_until: None,
             suspicion: None,
             window_opens_at: None,
             waiting_path: None,
@@ -300,7 +309,7 @@ impl Connection {
             rnr_waits: BinaryHeap::new(),
             rx_paths: Vec::new(),
             ack: AckState::default(),
-            active_until: None,
+            inbound: Inbound::new(),
             in_urgent: false,
             in_ready: false,
             in_batch: false,

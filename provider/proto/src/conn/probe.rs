@@ -30,6 +30,9 @@ const PLANE_RETRY_NS: u64 = 20_000_000;
 /// Least silence before the peer is asked whether it knows the connection, and between two such questions.
 const ASK_INTERVAL_NS: u64 = 400_000;
 
+/// A loss makes tails be marked for so long: at 0.1 % loss some messages of a few packets have none.
+const LOSSY_NS: u64 = 1_000_000_000;
+
 /// Streams that one probe asks for, each in a packet of its own.
 const STREAMS_PER_PROBE: u8 = 4;
 
@@ -125,6 +128,7 @@ impl Connection {
 
     /// Packets of path `at` were found lost.
     pub(super) fn count_lost(&mut self, cx: &mut Context<'_>, at: usize, packets: u32) {
+        self.lossy_until = Some(cx.now + LOSSY_NS);
         cx.shared.counters.packets_lost += u64::from(packets);
         self.paths[at].counters.packets_lost += u64::from(packets);
     }
@@ -413,7 +417,9 @@ impl Connection {
         let at = suspicion.to_probe.len() % self.paths.len();
         cx.shared.counters.probes_sent += 1;
         self.paths[at].counters.probes_sent += 1;
-        self.push_bare(cx, at, Bare::Probe, None, route, train);
+        train.start(route);
+        self.push_bare(cx, at, Bare::Probe, None, train);
+        cx.shared.counters.trains_sent += 1;
         true
     }
 }

@@ -2,6 +2,7 @@
 //! then the stream's life; only then a byte is placed (WIRE 9.1). The path layer takes note of a packet whatever the
 //! stream layer does with it (WIRE 4.4).
 
+use crate::cc::{Inbound, Surroundings};
 use crate::conn::streams::List;
 use crate::conn::{Connection, Context, RX_PATHS_MAX, RxPath};
 use crate::endpoint::RxMeta;
@@ -16,9 +17,6 @@ use crate::types::{QpId, Time};
 use crate::wire::{
     Base, BaseFlags, DataHeader, FillStatus, Opcode, PathId, Service, Shut, ShutReason, Token,
 };
-
-/// A sender that has said neither "backlog empty" nor anything else for so long is not active any more.
-const ACTIVE_NS: u64 = 1_000_000;
 
 impl Connection {
     /// Something of the peer came.
@@ -76,6 +74,7 @@ impl Connection {
             .rx
             .handle_packet(cx.now, base.epoch, psn, base.stamp, meta.ce, base.flags);
         let counters = &mut cx.shared.counters;
+        let mut new_bytes = 0;
         match arrival.verdict {
             Verdict::Beyond => {
                 counters.dropped_out_of_window += 1;
@@ -86,8 +85,9 @@ impl Connection {
                 path.counters.duplicates_received += 1;
             }
             Verdict::New => {
-                counters.data_bytes_received += u64::from(header.payload_bytes);
-                path.counters.data_bytes_received += u64::from(header.payload_bytes);
+                new_bytes = u64::from(header.payload_bytes);
+                counters.data_bytes_received += new_bytes;
+                path.counters.data_bytes_received += new_bytes;
             }
             Verdict::Bare => {}
         }
@@ -98,36 +98,44 @@ impl Connection {
         path.local = meta.local;
         path.from = Some(meta.source.ip().to_canonical());
         self.heard(cx.now);
-        self.note_activity(cx, base.flags);
+        self.note_activity(cx, base.flags, new_bytes, meta.ce);
         let duplicate = arrival.verdict == Verdict::Duplicate;
         self.count_for_ack(cx.now, arrival.ack_at_once || duplicate, arrival.ack_twice);
         Some(arrival.verdict)
     }
 
-    /// A sender is active until it says that it has nothing more, or says nothing.
-    fn note_activity(&mut self, cx: &mut Context<'_>, flags: BaseFlags) {
-        let active = !flags.contains(BaseFlags::BACKLOG_EMPTY);
-        let was = self.active_until.is_some();
-        self.active_until = active.then(|| cx.now + ACTIVE_NS);
-        match (was, active) {
-            (false, true) => cx.shared.active_senders += 1,
-            (true, false) => cx.shared.active_senders = cx.shared.active_senders.saturating_sub(1),
-            _ => {}
-        }
+    /// The peer sends: what does it want?
+    fn note_activity(
+        &mut self,
+        cx: &mut Context<'_>,
+        flags: BaseFlags,
+        new_bytes: u64,
+        marked: bool,
+    ) {
+        let shared = &mut *cx.shared;
+        shared.drain.on_received(new_bytes, marked);
+        let around = Surroundings {
+            driving: shared.config.driving,
+            rtt_ns: self.window.min_rtt_ns(),
+            train_bytes: self.train_packets(shared) * u32::from(self.payload_bytes),
+        };
+        let emptied = flags.contains(BaseFlags::BACKLOG_EMPTY);
+        shared.fair_share.observe(&mut self.inbound, |inbound| {
+            inbound.on_packet(cx.now, new_bytes, emptied, &around)
+        });
     }
 
     /// The peer's activity may be over.
     pub(super) fn activity_timeout(&mut self, cx: &mut Context<'_>) {
-        if self.active_until.is_some_and(|at| at <= cx.now) {
-            self.end_activity(cx.shared);
-        }
+        let now = cx.now;
+        cx.shared
+            .fair_share
+            .observe(&mut self.inbound, |inbound| inbound.on_time(now));
     }
 
     /// The peer is not active any more.
     pub(crate) fn end_activity(&mut self, shared: &mut super::Shared) {
-        if self.active_until.take().is_some() {
-            shared.active_senders = shared.active_senders.saturating_sub(1);
-        }
+        shared.fair_share.observe(&mut self.inbound, Inbound::end);
     }
 
     /// Stream layer: a packet that was not received before.

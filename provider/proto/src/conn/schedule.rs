@@ -7,7 +7,7 @@ use crate::conn::tx::{Fill, Wire};
 use crate::conn::{Connection, Context, Shared, TX_PATHS_MAX};
 use crate::endpoint::qp::{Life, Phase, QpTable};
 use crate::host::Host;
-use crate::path::PathTx;
+use crate::path::{Bare, PathTx};
 use crate::stream::{Role, SegmentRef};
 use crate::telemetry::SendingCounters;
 use crate::train::Train;
@@ -194,6 +194,10 @@ impl Connection {
             }
             return false;
         }
+        if let Some(at) = self.window.paced_until(cx.now) {
+            self.window_opens_at = Some(at);
+            return false;
+        }
         let needed = self.packets_wanted(cx, id, &segment);
         let Some(at) = self.choose_path(cx, needed) else {
             let now = cx.now;
@@ -208,7 +212,11 @@ impl Connection {
             }
             _ => 0,
         };
-        let train_segments = u32::from(cx.shared.config.train_segments);
+        let train_segments = u32::from(cx.shared.config.train_segments).min(
+            self.window
+                .train_packets()
+                .saturating_add(u32::from(ack_bytes > 0)),
+        );
         let fill = Fill {
             path: at,
             segments_left: self.paths[at]
@@ -221,7 +229,9 @@ impl Connection {
             train_bytes: cx.shared.config.train_bytes,
         };
         let emptied = self.fill_train(cx, fill, id, segment, train);
+        self.window.on_sent(cx.now, u64::from(train.total_bytes()));
         if emptied {
+            self.mark_tail(cx, at, train);
             self.mark_paths(at);
         } else {
             self.announce_if_cold(Some(at));
@@ -400,7 +410,7 @@ impl Connection {
     }
 
     /// Full packets that a train carries.
-    fn train_packets(&self, shared: &Shared) -> u32 {
+    pub(super) fn train_packets(&self, shared: &Shared) -> u32 {
         let by_bytes = shared.config.train_bytes / (self.packet_bytes() as u32);
         by_bytes.min(u32::from(shared.config.train_segments)).max(1)
     }
@@ -487,6 +497,28 @@ impl Connection {
                 self.bare_paths |= 1 << at;
             }
             path.unmarked = false;
+        }
+    }
+
+    /// The last packet of the backlog is its own marker. Where packets get lost it may get lost itself, and then nothing
+    /// would show the gap before a probe does: a marker without payload goes behind it, in the same train if it fits.
+    fn mark_tail(&mut self, cx: &mut Context<'_>, at: usize, train: &mut Train) {
+        if self.lossy_until.is_none_or(|until| until <= cx.now) {
+            return;
+        }
+        let segments = train.segments();
+        let fits = segments.len() < usize::from(cx.shared.config.train_segments)
+            && train.total_bytes() + DATA_HEADER_BYTES as u32 <= cx.shared.config.train_bytes
+            && segments.last().is_some_and(|last| {
+                last.length == train.segment_bytes() && last.length >= DATA_HEADER_BYTES as u32
+            });
+        if fits {
+            cx.shared.counters.markers_sent += 1;
+            self.paths[at].counters.markers_sent += 1;
+            self.push_bare(cx, at, Bare::Marker, None, train);
+        } else {
+            self.paths[at].marker_due = true;
+            self.bare_paths |= 1 << at;
         }
     }
 

@@ -41,7 +41,7 @@ impl Connection {
             self.linger_at,
             self.ack_deadline(),
             self.plane_check_at,
-            self.active_until,
+            self.inbound.active_until(),
             self.window_opens_at,
             self.reroll.as_ref().and_then(Reroll::at),
         ];

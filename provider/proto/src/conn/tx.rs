@@ -181,6 +181,8 @@ impl Connection {
                 None => break,
             }
         }
+        // Nothing holds them back, but what they take is not there for new packets.
+        self.window.on_sent(cx.now, u64::from(train.total_bytes()));
         if self.ready.is_empty() {
             self.paths[at].marker_due = true;
             self.bare_paths |= 1 << at;
@@ -274,24 +276,25 @@ impl Connection {
         } else {
             None
         };
-        self.push_bare(cx, at, kind, named, route, train);
+        train.start(route);
+        self.push_bare(cx, at, kind, named, train);
+        cx.shared.counters.trains_sent += 1;
         true
     }
 
-    /// Builds a train of one bare packet.
+    /// Puts a bare packet of path `at` at the end of a train.
     pub(super) fn push_bare(
         &mut self,
         cx: &mut Context<'_>,
         at: usize,
         kind: Bare,
         named: Option<(Qpn, Token)>,
-        route: Route,
         train: &mut Train,
     ) {
         let path = &mut self.paths[at];
         path.counters.data_packets_sent += 1;
         // Between two routes there is no order: a stamp of the path would prove what it has in flight lost.
-        let sent = if route == path.route {
+        let sent = if train.route == path.route {
             path.tx.send_bare(cx.now, kind)
         } else {
             path.tx.send_aside(cx.now)
@@ -311,11 +314,9 @@ impl Connection {
             token,
             ..DataHeader::default()
         };
-        train.start(route);
         train.push_bytes(&header.emit(&base));
         train.finish_segment(None);
         cx.shared.counters.data_packets_sent += 1;
-        cx.shared.counters.trains_sent += 1;
     }
 
     // ---- CONTROL ----
@@ -341,6 +342,7 @@ impl Connection {
         packet.resize(self.packet_bytes().max(CONTROL_OVERHEAD_BYTES), 0);
         let mut builder = ControlBuilder::new(&mut packet);
         if std::mem::take(&mut self.hello_due) {
+            self.hello_sent_at = Some(cx.now);
             let hello = hello_item(&self.key, self.my_id, self.peer.id, cx.shared);
             let _fits = builder.push_hello(&hello);
             debug_assert!(_fits, "a HELLO fits into every packet");

@@ -25,6 +25,7 @@ pub use rtt::RoundTrip;
 pub use rx::{Arrival, PathRx, Verdict};
 pub use tx::PathTx;
 
+use crate::cc::Algorithm;
 use crate::types::Driving;
 use crate::wire::{Epoch, Psn, Stamp, VECTOR_BITS};
 
@@ -39,9 +40,11 @@ pub const EPOCHS_AHEAD_MAX: u8 = 64;
 /// stamps compare modulo 2^32 units (275 s), which is more than twice this.
 pub const IDLE_EPOCH_NS: u64 = 60_000_000_000;
 
-/// Timing constants of a path.
+/// What all paths of an endpoint have in common: timing, and the algorithm of their windows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Constants {
+    /// Congestion control.
+    pub algorithm: &'static Algorithm,
     /// Least spacing of probes.
     pub probe_floor_ns: u64,
     /// Largest spacing of probes: how often a dead route is asked.
@@ -57,14 +60,15 @@ pub struct Constants {
 }
 
 impl Constants {
-    /// The constants for how promptly both ends are driven.
+    /// The constants for how promptly both ends are driven, and the algorithm of the windows.
     #[must_use]
-    pub const fn new(driving: Driving) -> Self {
+    pub const fn new(driving: Driving, algorithm: &'static Algorithm) -> Self {
         let (probe_floor_ns, rtt_noise_ns) = match driving {
             Driving::Busy => (50_000, 0),
             Driving::Sockets => (500_000, 100_000),
         };
         Self {
+            algorithm,
             probe_floor_ns,
             probe_ceiling_ns: 20_000_000,
             probe_unknown_ns: 1_000_000,

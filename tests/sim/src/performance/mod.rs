@@ -260,7 +260,12 @@ fn scenario(
 ) -> Scenario {
     let mut scenario = Scenario::two(name, seed, writes.clone());
     let nodes = pairs.iter().flatten().map(|node| node.0 + 1).max();
-    scenario.hosts = vec![host(); nodes.unwrap_or(0)];
+    let port_bits_per_s = f64::from(fabric.planes) * fabric.to_host.bits_per_s as f64;
+    let host = HostConfig {
+        port_bytes_per_s: Some((port_bits_per_s * PAYLOAD_SHARE / 8.0) as u64),
+        ..host()
+    };
+    scenario.hosts = vec![host; nodes.unwrap_or(0)];
     scenario.pairs = pairs
         .iter()
         .map(|nodes| Pair {

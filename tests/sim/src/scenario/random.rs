@@ -189,7 +189,7 @@ fn draw_host(rng: &mut SmallRng) -> HostConfig {
         driving: pick(rng, &[Driving::Sockets, Driving::Sockets, Driving::Busy]),
         force_strict: pick(rng, &[None, Some(true), Some(false)]),
         hold_bytes: pick(rng, &[16 << 20, 20_000, 200_000]),
-        reroll_ns: 0,
+        ..HostConfig::default()
     }
 }
 

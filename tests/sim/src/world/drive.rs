@@ -106,9 +106,11 @@ impl World {
         if count > 0 {
             node.endpoint.handle_batch_end(now, &mut host);
         }
-        if node.drops > 0 {
+        if count > 0 {
+            let drops = std::mem::take(&mut node.drops);
+            let fill_per_mille = node.fill_per_mille();
             node.endpoint
-                .set_receive_pressure(std::mem::take(&mut node.drops));
+                .set_receive_pressure(now, fill_per_mille, drops);
         }
         count
     }

@@ -194,6 +194,7 @@ pub(super) fn config(index: u16, addresses: &[IpAddr]) -> EndpointConfig {
         receive_window_bytes: 2 << 20,
         paths: 16,
         driving: Driving::Sockets,
+        congestion: Default::default(),
         force_strict: None,
         hold_bytes: 4 << 20,
         reroll_ns: 0,

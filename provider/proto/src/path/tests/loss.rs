@@ -246,7 +246,11 @@ fn blocks_that_contradict_what_was_sent_are_not_used() {
     let outcome = pair.take(future);
     assert_eq!((outcome.acked_packets, outcome.lost), (5, 0));
     assert!(!outcome.route_works && outcome.rtt_ns.is_none());
-    let mut nothing: PathTx<u32> = PathTx::new(PathId(0), Constants::new(Driving::Busy), pair.now);
+    let mut nothing: PathTx<u32> = PathTx::new(
+        PathId(0),
+        Constants::new(Driving::Busy, <&Algorithm>::default()),
+        pair.now,
+    );
     assert!(
         nothing
             .handle_block(pair.now, &good, &mut Vec::new())

@@ -33,7 +33,7 @@ impl Pair {
     }
 
     fn starting_at(now: Time, psn: u32, epoch: u8) -> Self {
-        let constants = Constants::new(Driving::Busy);
+        let constants = Constants::new(Driving::Busy, <&Algorithm>::default());
         Self {
             tx: PathTx::starting_at(PathId(3), constants, now, Psn(psn), Epoch(epoch)),
             rx: PathRx::starting_at(PathId(3), Psn(psn)),

@@ -160,7 +160,11 @@ fn a_path_that_rests_is_asked_even_if_nothing_is_outstanding() {
 #[test]
 fn the_span_is_256_from_the_lowest_that_is_missing() {
     let mut pair = Pair::warmed_up();
-    pair.tx = PathTx::new(PathId(3), Constants::new(Driving::Busy), pair.now);
+    pair.tx = PathTx::new(
+        PathId(3),
+        Constants::new(Driving::Busy, <&Algorithm>::default()),
+        pair.now,
+    );
     pair.rx = PathRx::new(PathId(3));
     let flights = pair.send_many(256);
     assert_eq!(pair.tx.room(pair.now), 0);

@@ -89,7 +89,7 @@ impl<R: Copy> PathTx<R> {
             loss: LossDetector::default(),
             probe: ProbeTimer::new(constants, now),
             rtt: RoundTrip::new(now),
-            window: PathWindow::new(now),
+            window: PathWindow::new(constants.algorithm),
             caller_waits: false,
             last_ack: None,
             counts: PeerCounts::default(),
@@ -274,6 +274,7 @@ impl<R: Copy> PathTx<R> {
                 received: u32::from(outcome.received),
                 marked: u32::from(outcome.ce),
                 burst_lost: verdicts.burst,
+                rtt_ns: outcome.rtt_ns,
                 ..self.feedback()
             },
         );
