@@ -1,10 +1,10 @@
 //! What the transport reaches in the fabric, with one seed each: bounds that it keeps today, a little below what is measured.
 
-use metaroce_sim::performance::{Figures, NAMES, Options, run};
+use metaroce_sim::performance::{Figures, Options, SCENARIOS, find};
 use rstest::rstest;
 
 fn measure(name: &str, options: Options) -> Figures {
-    let figures = run(name, &options).expect("it exists");
+    let figures = find(name).expect("it exists").run(&options);
     figures.unwrap_or_else(|problem| panic!("{problem}"))
 }
 
@@ -116,7 +116,10 @@ fn connections_that_do_not_fit_the_hosts_are_refused() {
             connections,
             ..Options::default()
         };
-        let refused = run("planes", &options).expect("it exists").unwrap_err();
+        let refused = find("planes")
+            .expect("it exists")
+            .run(&options)
+            .unwrap_err();
         assert!(refused.contains("8 to 56"), "{refused}");
     }
 }
@@ -143,13 +146,49 @@ fn the_seed_decides_and_json_has_the_options_and_the_figures() {
 
 #[test]
 fn options_that_make_no_sense_are_refused() {
-    for (name, _) in NAMES {
-        let options = Options {
-            loss: 1.0,
-            ..Options::default()
-        };
-        let refused = run(name, &options).expect("it exists").unwrap_err();
-        assert!(refused.contains("0 to 0.9"), "{refused}");
+    for (name, option, value, told) in [
+        ("loss", "--loss", "1.0", "0 to 0.9"),
+        ("loss", "--burst", "0", "1..=10000"),
+        ("incast", "--senders", "1", "2..=254"),
+        ("planes", "--planes", "17", "1..=16"),
+        ("tail", "--bytes", "many", "invalid digit"),
+    ] {
+        let scenario = find(name).expect("it exists");
+        let parsed = scenario
+            .command()
+            .try_get_matches_from([name, option, value]);
+        let refused = parsed.expect_err(value).to_string();
+        assert!(refused.contains(told), "{refused}");
     }
-    assert!(run("no-such-scenario", &Options::default()).is_none());
+    assert!(find("no-such-scenario").is_none());
+}
+
+#[test]
+fn options_of_other_scenarios_are_refused() {
+    let loss = find("loss").expect("it exists");
+    let matches = loss.command().get_matches_from(["loss", "--senders", "4"]);
+    let refused = loss.options(&matches).unwrap_err();
+    assert!(refused.contains("no option --senders"), "{refused}");
+}
+
+/// Each of them has a name of its own, and only options that there are, each with a default that is allowed.
+#[test]
+fn the_table_of_scenarios_is_right() {
+    for scenario in SCENARIOS {
+        assert!(std::ptr::eq(
+            find(scenario.name).expect("it exists"),
+            scenario
+        ));
+        scenario.command().debug_assert();
+        scenario.default_options();
+        let command = scenario.command();
+        let known: Vec<&str> = command
+            .get_arguments()
+            .map(|arg| arg.get_id().as_str())
+            .collect();
+        let named = scenario.defaults.iter().map(|(name, _)| name);
+        for name in scenario.options.iter().chain(named) {
+            assert!(known.contains(name), "{}: {name}", scenario.name);
+        }
+    }
 }

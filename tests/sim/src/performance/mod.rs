@@ -1,18 +1,21 @@
 //! How fast the transport is in a fabric: scenarios by name that measure one thing each and give it as a few figures.
-//! `cargo xtask sim NAME` runs them by [`run`]; each is a file here. All hold the contract of verbs, too, or give no figures.
+//! `cargo xtask sim NAME` runs them; each is a file here and a line of [`SCENARIOS`]. All hold the contract of verbs, too, or give no figures.
 //!
 //! The links have 100 Gb/s, packets 4 KiB of payload, and hosts are as good as a host can be: they look at their sockets
 //! all the time (see [`host`]), so that what is measured is the transport and nothing else.
 
 mod incast;
 mod loss;
+mod options;
 mod planes;
 mod tail;
 
-use std::fmt;
+use std::{fmt, iter};
 
-use metaroce_proto::telemetry::json::Json;
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Args, Command, FromArgMatches, Id};
 use metaroce_proto::types::Driving;
+use serde_json::Value;
 
 use crate::NodeId;
 use crate::fabric::FabricConfig;
@@ -22,13 +25,53 @@ use crate::report::Outcome;
 use crate::scenario::{Pair, Scenario};
 use crate::workload::{Mix, Workload};
 use crate::world::World;
+pub use options::Options;
 
-/// Names that [`run`] knows, and the options that each has.
-pub const NAMES: &[(&str, &[&str])] = &[
-    ("loss", &["loss", "rtt_us", "burst"]),
-    ("tail", &["bytes", "loss", "rtt_us"]),
-    ("incast", &["senders", "rtt_us"]),
-    ("planes", &["planes", "nodes", "connections", "rtt_us"]),
+/// A scenario that measures.
+#[derive(Debug)]
+pub struct Measuring {
+    /// Its name.
+    pub name: &'static str,
+    /// What it shows, and the keys of its figures.
+    pub about: &'static str,
+    /// Those of [`Options`] that it has.
+    pub options: &'static [&'static str],
+    /// Where it has another default.
+    pub defaults: &'static [(&'static str, &'static str)],
+    measure: fn(&Options) -> Result<Measured, String>,
+}
+
+/// All of them.
+pub static SCENARIOS: &[Measuring] = &[
+    Measuring {
+        name: "loss",
+        about: "Part of the goodput that is kept when packets get lost (kept)",
+        options: &["loss", "rtt_us", "burst"],
+        defaults: &[],
+        measure: loss::measure,
+    },
+    Measuring {
+        name: "tail",
+        about: "Times of single messages, one at a time (median_us, p999_us)",
+        options: &["bytes", "loss", "rtt_us"],
+        defaults: &[],
+        measure: tail::measure,
+    },
+    Measuring {
+        name: "incast",
+        about: "Several hosts send to one: from the last one's start until all may send at the same rate (jain_time_us, null if \
+                they never may), what is used of its link, and what it drops (link_use, drop_fraction)",
+        options: &["senders", "rtt_us"],
+        defaults: &[],
+        measure: incast::measure,
+    },
+    Measuring {
+        name: "planes",
+        about: "Hosts on several planes send to one another: what they fill of all links (of_linear)",
+        options: &["planes", "nodes", "connections", "rtt_us"],
+        defaults: &[],
+        measure: planes::measure,
+    },
 ];
 
 /// Rate of the links.
@@ -36,93 +79,6 @@ const LINK_BITS_PER_S: f64 = 100e9;
 
 /// Of a full packet with all headers, Ethernet, IP and UDP included, this part is payload.
 const PAYLOAD_SHARE: f64 = 4096.0 / (4096.0 + 64.0 + LOWER_BYTES as f64);
-
-/// Hosts that send, at most: as many as there are addresses of hosts in a /24.
-const SENDERS_MAX: usize = 254;
-
-/// Addresses that an endpoint tells its peers of at most.
-const PLANES_MAX: u8 = 16;
-
-/// What is asked of the scenarios; each looks at its own.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Options {
-    /// Everything random comes from it.
-    pub seed: u64,
-    /// Part of the packets that is lost, data and acknowledgements alike.
-    pub loss: f64,
-    /// Packets lost in a row at most.
-    pub burst: u32,
-    /// Round trip of a packet of no length.
-    pub rtt_us: u64,
-    /// Bytes of a message.
-    pub bytes: u32,
-    /// Hosts that send to one.
-    pub senders: usize,
-    /// Planes.
-    pub planes: u8,
-    /// Hosts on them.
-    pub nodes: usize,
-    /// Connections between these.
-    pub connections: usize,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            seed: 1,
-            loss: 0.01,
-            burst: 1,
-            rtt_us: 10,
-            bytes: 65_536,
-            senders: 8,
-            planes: 2,
-            nodes: 64,
-            connections: 64 * 63,
-        }
-    }
-}
-
-impl Options {
-    /// What is wrong with them.
-    fn check(&self) -> Result<(), String> {
-        let problem = if !(0.0..=0.9).contains(&self.loss) {
-            "loss must be a part from 0 to 0.9 (1 % is 0.01)"
-        } else if self.burst == 0 || self.burst > 10_000 {
-            "burst must be 1 to 10000 packets"
-        } else if self.rtt_us == 0 || self.rtt_us > 100_000 {
-            "rtt-us must be 1 to 100000 µs"
-        } else if self.bytes == 0 || self.bytes > crate::content::CONTENT_BYTES_MAX {
-            "bytes must be 1 to 1048576"
-        } else if !(2..=SENDERS_MAX).contains(&self.senders) {
-            "senders must be 2 to 254"
-        } else if !(1..=PLANES_MAX).contains(&self.planes) {
-            "planes must be 1 to 16"
-        } else if !(2..=SENDERS_MAX).contains(&self.nodes) {
-            "nodes must be 2 to 254"
-        } else {
-            return Ok(());
-        };
-        Err(problem.into())
-    }
-
-    fn value(&self, option: &str) -> f64 {
-        match option {
-            "loss" => self.loss,
-            "rtt_us" => self.rtt_us as f64,
-            "burst" => f64::from(self.burst),
-            "bytes" => f64::from(self.bytes),
-            "senders" => self.senders as f64,
-            "planes" => f64::from(self.planes),
-            "nodes" => self.nodes as f64,
-            "connections" => self.connections as f64,
-            _ => f64::NAN,
-        }
-    }
-
-    fn rtt_ns(&self) -> u64 {
-        self.rtt_us * 1_000
-    }
-}
 
 /// What a scenario found.
 #[derive(Clone, PartialEq, Debug)]
@@ -132,7 +88,7 @@ pub struct Figures {
     /// Seed.
     pub seed: u64,
     /// Its options.
-    pub options: Vec<(&'static str, f64)>,
+    pub options: Vec<(&'static str, Value)>,
     /// What it measured; NaN where there was nothing to measure.
     pub values: Vec<(&'static str, f64)>,
     /// More of it, which JSON leaves out.
@@ -147,14 +103,15 @@ impl Figures {
     /// One JSON object: the seed, the options and what was measured.
     #[must_use]
     pub fn json(&self) -> String {
-        let mut out = String::new();
-        let mut json = Json::object(&mut out);
-        json.number("seed", self.seed);
-        for (name, value) in self.options.iter().chain(&self.values) {
-            json.fraction(name, *value);
-        }
-        drop(json);
-        out
+        let measured = self.values.iter();
+        // What is not a number becomes null.
+        let measured = measured.map(|(name, value)| (*name, Value::from(*value)));
+        let members: Vec<String> = iter::once(("seed", Value::from(self.seed)))
+            .chain(self.options.iter().cloned())
+            .chain(measured)
+            .map(|(name, value)| format!("\"{name}\":{value}"))
+            .collect();
+        format!("{{{}}}", members.join(","))
     }
 
     /// A value or an aside by its name.
@@ -206,32 +163,77 @@ impl Measured {
     }
 }
 
-/// Runs a scenario. `None` if there is none of this name.
-pub fn run(name: &str, options: &Options) -> Option<Result<Figures, String>> {
-    let (name, names) = NAMES.iter().find(|(known, _)| *known == name)?;
-    let measure = || {
-        options.check()?;
-        match *name {
-            "loss" => loss::measure(options),
-            "incast" => incast::measure(options),
-            "planes" => planes::measure(options),
-            _ => tail::measure(options),
+impl Measuring {
+    /// How it is asked for on a command line.
+    #[must_use]
+    pub fn command(&self) -> Command {
+        let options = Options::augment_args(Command::new(self.name)).about(self.about);
+        options.mut_args(|arg| {
+            let has = self.has(arg.get_id().as_str());
+            let default = self.default_of(arg.get_id().as_str());
+            let arg = arg.hide(!has);
+            match default {
+                Some(default) => arg.default_value(default),
+                None => arg,
+            }
+        })
+    }
+
+    /// What was asked for with [`Measuring::command`]; options of other scenarios are refused.
+    pub fn options(&self, matches: &ArgMatches) -> Result<Options, String> {
+        let given = |id: &&Id| matches.value_source(id.as_str()) == Some(ValueSource::CommandLine);
+        let known = Options::augment_args(Command::new(self.name));
+        let ids = known.get_arguments().map(clap::Arg::get_id);
+        if let Some(wrong) = ids.filter(given).find(|id| !self.has(id.as_str())) {
+            let option = |name: &str| format!("--{}", name.replace('_', "-"));
+            let own: Vec<String> = self.options.iter().map(|name| option(name)).collect();
+            return Err(format!(
+                "{} has no option {}; it has {}",
+                self.name,
+                option(wrong.as_str()),
+                own.join(", ")
+            ));
         }
-    };
-    Some(measure().map(|measured| {
-        Figures {
-            name,
+        Options::from_arg_matches(matches).map_err(|error| error.to_string())
+    }
+
+    /// What it does if nothing else is asked for.
+    pub fn default_options(&self) -> Options {
+        let matches = self.command().get_matches_from([self.name]);
+        self.options(&matches)
+            .unwrap_or_else(|problem| panic!("{problem}"))
+    }
+
+    fn has(&self, option: &str) -> bool {
+        self.options.contains(&option)
+    }
+
+    fn default_of(&self, option: &str) -> Option<&'static str> {
+        let found = self.defaults.iter().find(|(name, _)| *name == option);
+        found.map(|(_, default)| *default)
+    }
+
+    /// Runs it.
+    pub fn run(&self, options: &Options) -> Result<Figures, String> {
+        let measured = (self.measure)(options)?;
+        let all = serde_json::to_value(options).map_err(|error| error.to_string())?;
+        let value = |name: &&'static str| (*name, all[*name].clone());
+        Ok(Figures {
+            name: self.name,
             seed: options.seed,
-            options: names
-                .iter()
-                .map(|name| (*name, options.value(name)))
-                .collect(),
+            options: self.options.iter().map(value).collect(),
             values: measured.values,
             asides: measured.asides,
             notes: measured.notes,
             packets: measured.packets,
-        }
-    }))
+        })
+    }
+}
+
+/// The scenario of a name.
+#[must_use]
+pub fn find(name: &str) -> Option<&'static Measuring> {
+    SCENARIOS.iter().find(|scenario| scenario.name == name)
 }
 
 /// A host that does nothing but drive its endpoint: it reads what comes at once, and its timers are exact.
