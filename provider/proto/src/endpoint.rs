@@ -252,6 +252,11 @@ impl Endpoint {
         self.shared.counters.receive_overflows += u64::from(drops);
     }
 
+    /// What this host can take in, in bytes per second; nothing for no limit. Senders are granted their parts of it.
+    pub fn set_drain(&mut self, bytes_per_s: Option<u64>) {
+        self.shared.fair_share.set_drain(bytes_per_s);
+    }
+
     /// The process exits: every peer is told. Go on calling `poll_transmit` and the others until
     /// [`Self::outstanding`] is false or 100 ms are over.
     pub fn close(&mut self, now: Time) {

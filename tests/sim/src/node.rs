@@ -32,8 +32,10 @@ pub struct HostConfig {
     pub wake_ns: u64,
     /// Timers are up to this late.
     pub timer_slack_ns: u64,
-    /// Work for each packet.
+    /// Work for each packet, sent or received.
     pub packet_ns: u64,
+    /// More work for each received one: software that takes in less than its link brings.
+    pub intake_ns: u64,
     /// Datagrams read in one go.
     pub batch: usize,
     /// The socket's receive buffer.
@@ -56,6 +58,8 @@ pub struct HostConfig {
     pub hold_bytes: u32,
     /// On average so often a path of each busy connection takes another route for no reason; 0 is never.
     pub reroll_ns: u64,
+    /// What its endpoint is told that it can take in; nothing if it is told nothing.
+    pub drain_bits_per_s: Option<u64>,
 }
 
 impl Default for HostConfig {
@@ -64,6 +68,7 @@ impl Default for HostConfig {
             wake_ns: 2_000,
             timer_slack_ns: 20_000,
             packet_ns: 300,
+            intake_ns: 0,
             batch: 64,
             receive_buffer_bytes: 4 << 20,
             send_buffer_bytes: 256 << 10,
@@ -75,6 +80,7 @@ impl Default for HostConfig {
             force_strict: None,
             hold_bytes: 16 << 20,
             reroll_ns: 0,
+            drain_bits_per_s: None,
         }
     }
 }
@@ -132,6 +138,8 @@ pub struct Node {
     pub inbox: VecDeque<(RxMeta, Arrived)>,
     /// Bytes of them.
     pub inbox_bytes: u64,
+    /// The most that there were.
+    pub longest_inbox_bytes: u64,
     /// Datagrams that found it full, not told yet.
     pub drops: u32,
     /// Datagrams that found it full, in all.
@@ -182,7 +190,8 @@ pub fn endpoint_config(id: NodeId, planes: u8, config: &HostConfig) -> EndpointC
 impl Node {
     /// A node that has just been started.
     pub fn new(id: NodeId, planes: u8, config: HostConfig, seed: u64, now: Time) -> Self {
-        let endpoint = Endpoint::new(endpoint_config(id, planes, &config), seed, now);
+        let mut endpoint = Endpoint::new(endpoint_config(id, planes, &config), seed, now);
+        endpoint.set_drain(config.drain_bits_per_s.map(|bits| bits / 8));
         Self {
             id,
             life: Life::Up,
@@ -191,6 +200,7 @@ impl Node {
             memory: Memory::new(config.force_strict),
             inbox: VecDeque::new(),
             inbox_bytes: 0,
+            longest_inbox_bytes: 0,
             drops: 0,
             drops_total: 0,
             paused_until: Time::ZERO,
@@ -246,6 +256,7 @@ impl Node {
             return false;
         }
         self.inbox_bytes += cost;
+        self.longest_inbox_bytes = self.longest_inbox_bytes.max(self.inbox_bytes);
         self.inbox.push_back((meta, arrived));
         true
     }

@@ -4,18 +4,22 @@
 //! The links have 100 Gb/s, packets 4 KiB of payload, and hosts are as good as a host can be: they look at their sockets
 //! all the time (see [`host`]), so that what is measured is the transport and nothing else.
 
+mod demand;
+mod disorder;
+mod drain;
+mod figures;
 mod incast;
+mod looks;
 mod loss;
 mod options;
+mod plane_fault;
 mod planes;
+mod sharing;
+mod table;
 mod tail;
+mod victim;
 
-use std::{fmt, iter};
-
-use clap::parser::ValueSource;
-use clap::{ArgMatches, Args, Command, FromArgMatches, Id};
 use metaroce_proto::types::Driving;
-use serde_json::Value;
 
 use crate::NodeId;
 use crate::fabric::FabricConfig;
@@ -25,54 +29,9 @@ use crate::report::Outcome;
 use crate::scenario::{Pair, Scenario};
 use crate::workload::{Mix, Workload};
 use crate::world::World;
-pub use options::Options;
-
-/// A scenario that measures.
-#[derive(Debug)]
-pub struct Measuring {
-    /// Its name.
-    pub name: &'static str,
-    /// What it shows, and the keys of its figures.
-    pub about: &'static str,
-    /// Those of [`Options`] that it has.
-    pub options: &'static [&'static str],
-    /// Where it has another default.
-    pub defaults: &'static [(&'static str, &'static str)],
-    measure: fn(&Options) -> Result<Measured, String>,
-}
-
-/// All of them.
-pub static SCENARIOS: &[Measuring] = &[
-    Measuring {
-        name: "loss",
-        about: "Part of the goodput that is kept when packets get lost (kept)",
-        options: &["loss", "rtt_us", "burst"],
-        defaults: &[],
-        measure: loss::measure,
-    },
-    Measuring {
-        name: "tail",
-        about: "Times of single messages, one at a time (median_us, p999_us)",
-        options: &["bytes", "loss", "rtt_us"],
-        defaults: &[],
-        measure: tail::measure,
-    },
-    Measuring {
-        name: "incast",
-        about: "Several hosts send to one: from the last one's start until all may send at the same rate (jain_time_us, null if \
-                they never may), what is used of its link, and what it drops (link_use, drop_fraction)",
-        options: &["senders", "rtt_us"],
-        defaults: &[],
-        measure: incast::measure,
-    },
-    Measuring {
-        name: "planes",
-        about: "Hosts on several planes send to one another: what they fill of all links (of_linear)",
-        options: &["planes", "nodes", "connections", "rtt_us"],
-        defaults: &[],
-        measure: planes::measure,
-    },
-];
+pub use figures::Figures;
+pub use options::{Constants, Options, What};
+pub use table::{Measuring, SCENARIOS, find};
 
 /// Rate of the links.
 const LINK_BITS_PER_S: f64 = 100e9;
@@ -80,70 +39,11 @@ const LINK_BITS_PER_S: f64 = 100e9;
 /// Of a full packet with all headers, Ethernet, IP and UDP included, this part is payload.
 const PAYLOAD_SHARE: f64 = 4096.0 / (4096.0 + 64.0 + LOWER_BYTES as f64);
 
-/// What a scenario found.
-#[derive(Clone, PartialEq, Debug)]
-pub struct Figures {
-    /// Scenario.
-    pub name: &'static str,
-    /// Seed.
-    pub seed: u64,
-    /// Its options.
-    pub options: Vec<(&'static str, Value)>,
-    /// What it measured; NaN where there was nothing to measure.
-    pub values: Vec<(&'static str, f64)>,
-    /// More of it, which JSON leaves out.
-    pub asides: Vec<(&'static str, f64)>,
-    /// More for people: a line about each run.
-    pub notes: Vec<String>,
-    /// Packets simulated in all runs.
-    pub packets: u64,
-}
-
-impl Figures {
-    /// One JSON object: the seed, the options and what was measured.
-    #[must_use]
-    pub fn json(&self) -> String {
-        let measured = self.values.iter();
-        // What is not a number becomes null.
-        let measured = measured.map(|(name, value)| (*name, Value::from(*value)));
-        let members: Vec<String> = iter::once(("seed", Value::from(self.seed)))
-            .chain(self.options.iter().cloned())
-            .chain(measured)
-            .map(|(name, value)| format!("\"{name}\":{value}"))
-            .collect();
-        format!("{{{}}}", members.join(","))
-    }
-
-    /// A value or an aside by its name.
-    #[must_use]
-    pub fn value(&self, name: &str) -> f64 {
-        let mut all = self.values.iter().chain(&self.asides);
-        let found = all.find(|(known, _)| *known == name);
-        found.map_or(f64::NAN, |(_, value)| *value)
-    }
-}
-
-impl fmt::Display for Figures {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for note in &self.notes {
-            writeln!(f, "  {note}")?;
-        }
-        write!(f, "{} seed {}", self.name, self.seed)?;
-        for (name, value) in &self.options {
-            write!(f, " {name} {value}")?;
-        }
-        write!(f, ":")?;
-        for (name, value) in self.values.iter().chain(&self.asides) {
-            write!(f, " {name} {value:.4}")?;
-        }
-        Ok(())
-    }
-}
-
 /// What a scenario measured; see [`Figures`].
 #[derive(Debug, Default)]
 struct Measured {
     values: Vec<(&'static str, f64)>,
+    lists: Vec<(&'static str, Vec<f64>)>,
     asides: Vec<(&'static str, f64)>,
     notes: Vec<String>,
     packets: u64,
@@ -163,82 +63,10 @@ impl Measured {
     }
 }
 
-impl Measuring {
-    /// How it is asked for on a command line.
-    #[must_use]
-    pub fn command(&self) -> Command {
-        let options = Options::augment_args(Command::new(self.name)).about(self.about);
-        options.mut_args(|arg| {
-            let has = self.has(arg.get_id().as_str());
-            let default = self.default_of(arg.get_id().as_str());
-            let arg = arg.hide(!has);
-            match default {
-                Some(default) => arg.default_value(default),
-                None => arg,
-            }
-        })
-    }
-
-    /// What was asked for with [`Measuring::command`]; options of other scenarios are refused.
-    pub fn options(&self, matches: &ArgMatches) -> Result<Options, String> {
-        let given = |id: &&Id| matches.value_source(id.as_str()) == Some(ValueSource::CommandLine);
-        let known = Options::augment_args(Command::new(self.name));
-        let ids = known.get_arguments().map(clap::Arg::get_id);
-        if let Some(wrong) = ids.filter(given).find(|id| !self.has(id.as_str())) {
-            let option = |name: &str| format!("--{}", name.replace('_', "-"));
-            let own: Vec<String> = self.options.iter().map(|name| option(name)).collect();
-            return Err(format!(
-                "{} has no option {}; it has {}",
-                self.name,
-                option(wrong.as_str()),
-                own.join(", ")
-            ));
-        }
-        Options::from_arg_matches(matches).map_err(|error| error.to_string())
-    }
-
-    /// What it does if nothing else is asked for.
-    pub fn default_options(&self) -> Options {
-        let matches = self.command().get_matches_from([self.name]);
-        self.options(&matches)
-            .unwrap_or_else(|problem| panic!("{problem}"))
-    }
-
-    fn has(&self, option: &str) -> bool {
-        self.options.contains(&option)
-    }
-
-    fn default_of(&self, option: &str) -> Option<&'static str> {
-        let found = self.defaults.iter().find(|(name, _)| *name == option);
-        found.map(|(_, default)| *default)
-    }
-
-    /// Runs it.
-    pub fn run(&self, options: &Options) -> Result<Figures, String> {
-        let measured = (self.measure)(options)?;
-        let all = serde_json::to_value(options).map_err(|error| error.to_string())?;
-        let value = |name: &&'static str| (*name, all[*name].clone());
-        Ok(Figures {
-            name: self.name,
-            seed: options.seed,
-            options: self.options.iter().map(value).collect(),
-            values: measured.values,
-            asides: measured.asides,
-            notes: measured.notes,
-            packets: measured.packets,
-        })
-    }
-}
-
-/// The scenario of a name.
+/// A host that does nothing but drive its endpoint: it reads what comes at once, and its timers are exact. It takes in what
+/// its links on so many planes bring, and knows it.
 #[must_use]
-pub fn find(name: &str) -> Option<&'static Measuring> {
-    SCENARIOS.iter().find(|scenario| scenario.name == name)
-}
-
-/// A host that does nothing but drive its endpoint: it reads what comes at once, and its timers are exact.
-#[must_use]
-pub fn host() -> HostConfig {
+pub fn host(planes: u8) -> HostConfig {
     HostConfig {
         wake_ns: 0,
         timer_slack_ns: 0,
@@ -248,6 +76,7 @@ pub fn host() -> HostConfig {
         send_buffer_bytes: 32 << 10,
         train_segments: 4,
         driving: Driving::Busy,
+        drain_bits_per_s: Some((f64::from(planes) * LINK_BITS_PER_S * PAYLOAD_SHARE) as u64),
         ..HostConfig::default()
     }
 }
@@ -262,7 +91,7 @@ fn scenario(
 ) -> Scenario {
     let mut scenario = Scenario::two(name, seed, writes.clone());
     let nodes = pairs.iter().flatten().map(|node| node.0 + 1).max();
-    scenario.hosts = vec![host(); nodes.unwrap_or(0)];
+    scenario.hosts = vec![host(fabric.planes); nodes.unwrap_or(0)];
     scenario.pairs = pairs
         .iter()
         .map(|nodes| Pair {

@@ -179,6 +179,7 @@ fn draw_host(rng: &mut SmallRng) -> HostConfig {
         wake_ns: pick(rng, &[2_000, 0, 20_000, 100_000]),
         timer_slack_ns: pick(rng, &[20_000, 0, 200_000, 1_000_000]),
         packet_ns: pick(rng, &[300, 0, 2_000]),
+        intake_ns: 0,
         batch: pick(rng, &[64, 1, 8]),
         receive_buffer_bytes: pick(rng, &[4 << 20, 212_992, 1 << 20]),
         send_buffer_bytes: pick(rng, &[256 << 10, 16 << 10]),
@@ -190,6 +191,7 @@ fn draw_host(rng: &mut SmallRng) -> HostConfig {
         force_strict: pick(rng, &[None, Some(true), Some(false)]),
         hold_bytes: pick(rng, &[16 << 20, 20_000, 200_000]),
         reroll_ns: 0,
+        drain_bits_per_s: None,
     }
 }
 
