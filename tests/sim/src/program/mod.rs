@@ -14,14 +14,13 @@ use metaroce_proto::wire::Qpn;
 use rand::Rng;
 use rand::rngs::SmallRng;
 
-use lives::SHARED_QUEUE;
-
 use crate::checker::{Look, PostedReceive};
 use crate::content::Content;
 use crate::memory::{HostView, Memory, RegionIndex, Span};
 use crate::workload::Workload;
 use crate::world::{Action, World};
 use crate::{AgentId, NodeId};
+use lives::SHARED_QUEUE;
 
 /// Room around and between the pieces of a message in its slot.
 const SLOT_EXTRA_BYTES: u32 = 1024;
