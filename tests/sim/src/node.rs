@@ -33,8 +33,10 @@ pub struct HostConfig {
     pub wake_ns: u64,
     /// Timers are up to this late.
     pub timer_slack_ns: u64,
-    /// Work for each packet.
+    /// Work for each packet, sent or received.
     pub packet_ns: u64,
+    /// More work for each received one: software that takes in less than its link brings.
+    pub intake_ns: u64,
     /// Datagrams read in one go.
     pub batch: usize,
     /// The socket's receive buffer.
@@ -53,10 +55,10 @@ pub struct HostConfig {
     pub driving: Driving,
     /// Congestion control of its paths.
     pub congestion: &'static Algorithm,
-    /// Speed of its port: payload, in bytes per second.
-    pub port_bytes_per_s: Option<u64>,
+    /// Speed of its port: payload, in bits per second.
+    pub port_bits_per_s: Option<u64>,
     /// What it believes to be able to take in if that is less. What it does not know it measures.
-    pub drain_bytes_per_s: Option<u64>,
+    pub drain_bits_per_s: Option<u64>,
     /// For all regions.
     pub force_strict: Option<bool>,
     /// Memory for packets that are held back.
@@ -71,6 +73,7 @@ impl Default for HostConfig {
             wake_ns: 2_000,
             timer_slack_ns: 20_000,
             packet_ns: 300,
+            intake_ns: 0,
             batch: 64,
             receive_buffer_bytes: 4 << 20,
             send_buffer_bytes: 256 << 10,
@@ -80,8 +83,8 @@ impl Default for HostConfig {
             train_segments: 64,
             driving: Driving::Sockets,
             congestion: Default::default(),
-            port_bytes_per_s: None,
-            drain_bytes_per_s: None,
+            port_bits_per_s: None,
+            drain_bits_per_s: None,
             force_strict: None,
             hold_bytes: 16 << 20,
             reroll_ns: 0,
@@ -142,6 +145,8 @@ pub struct Node {
     pub inbox: VecDeque<(RxMeta, Arrived)>,
     /// Bytes of them.
     pub inbox_bytes: u64,
+    /// The most that there were.
+    pub longest_inbox_bytes: u64,
     /// Datagrams that found it full, not told yet.
     pub drops: u32,
     /// Datagrams that found it full, in all.
@@ -194,7 +199,11 @@ impl Node {
     /// A node that has just been started.
     pub fn new(id: NodeId, planes: u8, config: HostConfig, seed: u64, now: Time) -> Self {
         let mut endpoint = Endpoint::new(endpoint_config(id, planes, &config), seed, now);
-        endpoint.set_drain(config.port_bytes_per_s, config.drain_bytes_per_s);
+        let bytes = |bits: Option<u64>| bits.map(|bits| bits / 8);
+        endpoint.set_drain(
+            bytes(config.port_bits_per_s),
+            bytes(config.drain_bits_per_s),
+        );
         Self {
             id,
             life: Life::Up,
@@ -203,6 +212,7 @@ impl Node {
             memory: Memory::new(config.force_strict),
             inbox: VecDeque::new(),
             inbox_bytes: 0,
+            longest_inbox_bytes: 0,
             drops: 0,
             drops_total: 0,
             paused_until: Time::ZERO,
@@ -258,6 +268,7 @@ impl Node {
             return false;
         }
         self.inbox_bytes += cost;
+        self.longest_inbox_bytes = self.longest_inbox_bytes.max(self.inbox_bytes);
         self.inbox.push_back((meta, arrived));
         true
     }

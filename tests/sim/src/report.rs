@@ -31,6 +31,8 @@ pub struct Sample {
     pub placed_bytes: u64,
     /// What the links into the first node did so far.
     pub into_first: LinkCounters,
+    /// Bytes that have left of these links, plane by plane.
+    pub into_first_by_plane: Vec<u64>,
 }
 
 /// See the file's head.
@@ -58,6 +60,10 @@ pub struct Outcome {
     pub bytes: u64,
     /// Datagrams that found a socket buffer full.
     pub socket_drops: u64,
+    /// The most that one of these held, as the kernel counts.
+    pub longest_inbox_bytes: u64,
+    /// Paths that no new data may take when everything is done: they did not answer their probes.
+    pub resting_paths: usize,
     /// Of all endpoints.
     pub counters: Counters,
     /// What all links of the fabric did, if there is one.

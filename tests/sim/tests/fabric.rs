@@ -23,7 +23,7 @@ fn scenario(seed: u64, planes: u8, shape: Shape) -> Scenario {
     };
     let mut scenario = Scenario::two("fabric", seed, workload);
     scenario.fabric = Some(FabricConfig::new(planes, shape, 10_000));
-    scenario.hosts = vec![performance::host(); 2];
+    scenario.hosts = vec![performance::host(planes); 2];
     scenario
 }
 

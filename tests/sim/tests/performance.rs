@@ -1,10 +1,10 @@
 //! What the transport reaches in the fabric, with one seed each: bounds that it keeps today, a little below what is measured.
 
-use metaroce_sim::performance::{Figures, NAMES, Options, run};
+use metaroce_sim::performance::{Constants, Figures, Options, SCENARIOS, What, find};
 use rstest::rstest;
 
 fn measure(name: &str, options: Options) -> Figures {
-    let figures = run(name, &options).expect("it exists");
+    let figures = find(name).expect("it exists").run(&options);
     figures.unwrap_or_else(|problem| panic!("{problem}"))
 }
 
@@ -116,9 +116,132 @@ fn connections_that_do_not_fit_the_hosts_are_refused() {
             connections,
             ..Options::default()
         };
-        let refused = run("planes", &options).expect("it exists").unwrap_err();
+        let refused = find("planes")
+            .expect("it exists")
+            .run(&options)
+            .unwrap_err();
         assert!(refused.contains("8 to 56"), "{refused}");
     }
+}
+
+fn options_of(name: &str) -> Options {
+    find(name).expect("it exists").default_options()
+}
+
+/// What it does not share it must not lose.
+#[test]
+fn a_flow_beside_an_incast_loses_nothing() {
+    let options = Options {
+        senders: 4,
+        ..options_of("victim")
+    };
+    let figures = measure("victim", options);
+    assert!(figures.value("lost_fraction").abs() < 0.02, "{figures}");
+    assert!(figures.value("link_share") > 0.95, "{figures}");
+}
+
+#[test]
+fn what_one_sender_cannot_use_the_others_do() {
+    let figures = measure("demand", options_of("demand"));
+    let reached = figures.value("of_maxmin");
+    assert!((0.9..=1.001).contains(&reached), "{figures}");
+    assert!(figures.value("slow_one_of_its_own") > 0.9, "{figures}");
+}
+
+/// Slow software is kept busy, whatever is dropped on the way; how much that is depends on the grants.
+#[rstest]
+#[case(2, 0.0)]
+#[case(8, 0.3)]
+fn slow_software_is_kept_busy(#[case] senders: usize, #[case] estimate_error: f64) {
+    let options = Options {
+        senders,
+        estimate_error,
+        ..options_of("drain")
+    };
+    let figures = measure("drain", options);
+    let reached = figures.value("of_drain");
+    assert!((0.9..=1.001).contains(&reached), "{figures}");
+    assert!(figures.value("drop_fraction") < 0.1, "{figures}");
+}
+
+/// Of two planes one is left; nobody is told of an error.
+#[rstest]
+fn what_a_dead_plane_carried_moves(
+    #[values(What::Plane, What::Return, What::Spine)] what: What,
+    #[values(Constants::Busy, Constants::Sockets)] constants: Constants,
+) {
+    let options = Options {
+        planes: 2,
+        what,
+        constants,
+        ..options_of("plane-death")
+    };
+    let figures = measure("plane-death", options);
+    assert_eq!(figures.value("errors"), 0.0, "{figures}");
+    assert!(figures.value("to_the_same_share_us") < 5_000.0, "{figures}");
+}
+
+#[test]
+fn a_plane_that_returns_is_used_again() {
+    let options = Options {
+        planes: 2,
+        ..options_of("plane-return")
+    };
+    let figures = measure("plane-return", options);
+    let used_us = figures.value("used_again_us");
+    // It was dead: nothing can have been on it before it came back, and somebody must have asked it.
+    assert!((1.0..25_000.0).contains(&used_us), "{figures}");
+}
+
+#[test]
+fn a_slow_plane_does_not_hold_up_the_others() {
+    let figures = measure("slow-plane", options_of("slow-plane"));
+    let reached = figures.value("of_sum");
+    assert!((0.85..=1.001).contains(&reached), "{figures}");
+}
+
+/// Nothing is lost in these: hardly anything is sent twice, and every path is used again.
+#[rstest]
+#[case("moves", 0.001)]
+#[case("reordering", 0.01)]
+#[case("pause", 0.003)]
+fn what_is_only_late_is_hardly_ever_sent_again(#[case] name: &str, #[case] most: f64) {
+    let figures = measure(name, options_of(name));
+    assert!(figures.value("spurious") <= most, "{figures}");
+    assert_eq!(figures.value("paths_given_up"), 0.0, "{figures}");
+    assert!(figures.value("gbit_per_s") > 80.0, "{figures}");
+    if name == "moves" {
+        assert!(figures.value("moves") > 50.0, "{figures}");
+    }
+}
+
+#[test]
+fn connections_with_few_and_many_paths_share_a_link() {
+    let figures = measure("paths-fairness", options_of("paths-fairness"));
+    let shares = &figures.lists[0].1;
+    assert!(
+        shares.len() == 2 && shares[0] > 0.25 && shares[1] > 0.25,
+        "{figures}"
+    );
+    assert!((shares[0] + shares[1] - 1.0).abs() < 1e-9, "{figures}");
+    assert!(figures.value("link_share") > 0.95, "{figures}");
+    assert!(
+        figures
+            .json()
+            .contains(r#""paths":[4,32],"rtt_us":10,"shares":["#)
+    );
+}
+
+/// Switches spread flows by their ports: with 16 paths hardly anything collides.
+#[test]
+fn a_permutation_fills_the_links() {
+    let options = Options {
+        nodes: 16,
+        ..options_of("permutation")
+    };
+    let figures = measure("permutation", options);
+    assert!(figures.value("of_linear") > 0.9, "{figures}");
+    assert!(figures.value("least_of_line") > 0.8, "{figures}");
 }
 
 #[test]
@@ -143,13 +266,52 @@ fn the_seed_decides_and_json_has_the_options_and_the_figures() {
 
 #[test]
 fn options_that_make_no_sense_are_refused() {
-    for (name, _) in NAMES {
-        let options = Options {
-            loss: 1.0,
-            ..Options::default()
-        };
-        let refused = run(name, &options).expect("it exists").unwrap_err();
-        assert!(refused.contains("0 to 0.9"), "{refused}");
+    for (name, option, value, told) in [
+        ("loss", "--loss", "1.0", "0 to 0.9"),
+        ("loss", "--burst", "0", "1..=10000"),
+        ("incast", "--senders", "1", "2..=254"),
+        ("planes", "--planes", "17", "1..=16"),
+        ("tail", "--bytes", "many", "invalid digit"),
+        ("drain", "--estimate-error", "-1.5", "-0.9 to 9"),
+        ("paths-fairness", "--paths", "4,65", "1..=64"),
+        ("plane-death", "--what", "leaf", "plane, return, spine"),
+    ] {
+        let scenario = find(name).expect("it exists");
+        let parsed = scenario
+            .command()
+            .try_get_matches_from([name, option, value]);
+        let refused = parsed.expect_err(value).to_string();
+        assert!(refused.contains(told), "{refused}");
     }
-    assert!(run("no-such-scenario", &Options::default()).is_none());
+    assert!(find("no-such-scenario").is_none());
+}
+
+#[test]
+fn options_of_other_scenarios_are_refused() {
+    let loss = find("loss").expect("it exists");
+    let matches = loss.command().get_matches_from(["loss", "--senders", "4"]);
+    let refused = loss.options(&matches).unwrap_err();
+    assert!(refused.contains("no option --senders"), "{refused}");
+}
+
+/// Each of them has a name of its own, and only options that there are, each with a default that is allowed.
+#[test]
+fn the_table_of_scenarios_is_right() {
+    for scenario in SCENARIOS {
+        assert!(std::ptr::eq(
+            find(scenario.name).expect("it exists"),
+            scenario
+        ));
+        scenario.command().debug_assert();
+        scenario.default_options();
+        let command = scenario.command();
+        let known: Vec<&str> = command
+            .get_arguments()
+            .map(|arg| arg.get_id().as_str())
+            .collect();
+        let named = scenario.defaults.iter().map(|(name, _)| name);
+        for name in scenario.options.iter().chain(named) {
+            assert!(known.contains(name), "{}: {name}", scenario.name);
+        }
+    }
 }

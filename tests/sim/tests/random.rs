@@ -15,10 +15,43 @@ fn random_scenarios_hold_the_contract(#[values(0, 1, 2, 3)] part: u64) {
     }
 }
 
+/// Seeds over fabrics, in all, in two parts; and what the links did to the packets must really have happened.
+const FABRIC_SEEDS: u64 = 300;
+
+#[rstest]
+fn random_scenarios_over_fabrics_hold_the_contract(#[values(0, 1)] part: u64) {
+    let (mut runs, mut done) = (0, [0; 6]);
+    for seed in part * FABRIC_SEEDS / 2..(part + 1) * FABRIC_SEEDS / 2 {
+        let scenario = random(3_000_000 + seed);
+        if scenario.fabric.is_none() {
+            continue;
+        }
+        let outcome = World::run(&scenario, false);
+        assert!(outcome.is_right(), "{outcome}");
+        let links = outcome.links;
+        runs += 1;
+        let counts = [
+            links.lost,
+            links.dark,
+            links.damaged,
+            links.duplicated,
+            links.marks,
+            links.overflows,
+        ];
+        done.iter_mut()
+            .zip(counts)
+            .for_each(|(sum, count)| *sum += count);
+    }
+    assert!(runs > FABRIC_SEEDS / 6, "{runs}");
+    assert!(done.iter().all(|count| *count > 20), "{done:?}");
+}
+
 #[rstest]
 #[case(3)]
 #[case(21)]
 #[case(58)]
+// Over a fabric.
+#[case(3_000_001)]
 fn the_same_seed_gives_the_same_run(#[case] seed: u64) {
     let run = |seed| World::run(&random(seed), false);
     let (first, second, other) = (run(seed), run(seed), run(seed + 1));

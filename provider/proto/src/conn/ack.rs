@@ -423,6 +423,7 @@ impl Connection {
         }
         if outcome.woke {
             self.log_path(cx, at, What::PathReturns);
+            self.even_out(cx, at);
         }
         if outcome.rtt_ns.is_some() {
             self.tell_round_trip(at);

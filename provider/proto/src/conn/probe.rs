@@ -253,6 +253,34 @@ impl Connection {
         }
     }
 
+    /// Path `at` works again. Where its plane has fewer paths than another one, which took them over when this one was dead,
+    /// a path comes back; when that is proved it is this path's turn, and so on until all planes have their share.
+    pub(super) fn even_out(&mut self, cx: &mut Context<'_>, at: usize) {
+        let local = self.paths[at].route.local;
+        let count = |local| {
+            let on_it = self.paths.iter().filter(|path| path.route.local == local);
+            on_it.count()
+        };
+        let own = count(local);
+        let crowded = self
+            .paths
+            .iter()
+            .enumerate()
+            .filter(|(_, path)| !path.tx.is_resting() && count(path.route.local) > own + 1)
+            .max_by_key(|(at, path)| {
+                let crowd = count(path.route.local);
+                (crowd, std::cmp::Reverse((path.tx.outstanding(), *at)))
+            });
+        let Some((spare, _)) = crowded else { return };
+        let lanes = self.routes.lanes();
+        let Some(lane) = lanes.iter().find(|lane| lane.local == local).copied() else {
+            return;
+        };
+        let turn = spare + self.paths[spare].tx.epoch().0 as usize;
+        let route = self.routes.over(&lane, turn);
+        self.try_route(cx, spare, MoveCause::PlaneTried, route);
+    }
+
     /// The path with the least in flight on a lane that has at least two working ones.
     fn path_to_spare(&self) -> Option<usize> {
         let crowded = |route: &Route| {

@@ -439,7 +439,10 @@ impl Connection {
             }
             let window = (path.tx.window().packets() as u64).max(1);
             let in_flight = path.tx.packets_in_flight();
-            let finish_ns = srtt_ns + srtt_ns * u64::from(in_flight + packets) / window;
+            // From the least round trip: what others measured when they queued is in the second term, as far as it is
+            // still in flight. Otherwise a path that once met a queue of its own making would never be tried again.
+            let least_ns = path.tx.min_rtt_ns().unwrap_or(srtt_ns);
+            let finish_ns = least_ns + srtt_ns * u64::from(in_flight + packets) / window;
             let splits = room < packets;
             let rank = (splits, finish_ns, in_flight, at);
             if best.is_none_or(|best| rank < best) {

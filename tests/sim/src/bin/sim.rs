@@ -1,140 +1,102 @@
-//! Runs scenarios from seeds and says what was found. `--help` tells the arguments.
+//! Runs scenarios from seeds and says what was found. `--help` tells the arguments; those of the scenarios that measure
+//! come from `performance`.
 
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use metaroce_sim::performance;
+use anyhow::{Result, anyhow};
+use clap::{Args, CommandFactory, FromArgMatches, Parser};
+use metaroce_sim::performance::{self, Measuring};
 use metaroce_sim::scenario::{NAMES, Scenario, bulk, named, random};
 use metaroce_sim::trace::Show;
 use metaroce_sim::world::World;
 
-const HELP: &str = "\
-Runs the transport in simulated networks and checks what programs may rely on.
-
-usage: sim [--seed N] [--count M] [--name NAME] [--trace] [--events] [--json] [--keep-going] [--slow MS]
-       sim --name loss|tail|incast|planes [--seed N] [--json] [OPTION]...
-       sim --bulk [--seed N] [--messages M]
-
-  --seed N       first seed (1)
-  --count M      how many seeds in a row (100)
-  --name NAME    a named scenario instead of random ones; 'list' shows the names
-  --trace        print every packet and every event of the endpoints
-  --events       print the events only
-  --json         print them as JSON, one object a line
-  --keep-going   do not stop at the first wrong run
-  --slow MS      also print runs in which a request took longer than that
-  --bulk         measure throughput on a 10 Gb/s link at several loss rates
-  --messages M   messages of 256 KiB for --bulk (2000)
-
-Scenarios that measure, on links of 100 Gb/s with packets of 4 KiB, and their options (defaults):
-
-  loss           part of the goodput that is kept when packets get lost (kept)
-  tail           times of single messages, one at a time (median_us, p999_us)
-  incast         several hosts send to one: from the last one's start until they may send at the same rate
-                 (jain_time_us, null if they never may), what is used of its link, and what it drops (link_use,
-                 drop_fraction)
-  planes         hosts on several planes send to one another: what they fill of all links (of_linear)
-
-  --loss P       part of all packets that is lost, data and acknowledgements (0.01)
-  --burst N      up to so many in a row (1)
-  --rtt-us R     round trip of a packet of no length (10)
-  --bytes N      length of a message (65536)
-  --senders N    hosts that send to one (8)
-  --planes N     planes (2)
-  --nodes N      hosts on them (64)
-  --connections N  connections between them, a multiple of the hosts (4032)
-
-They run with one seed; --json prints one object: seed, options and figures.
-";
-
+/// Runs the transport in simulated networks and checks what programs may rely on.
+///
+/// Without a scenario, random ones; with one of those below that measure, their figures, on links of 100 Gb/s with packets
+/// of 4 KiB (`SCENARIO --help` has its options).
+#[derive(Debug, Parser)]
+#[command(
+    name = "sim",
+    subcommand_help_heading = "Scenarios that measure",
+    subcommand_value_name = "SCENARIO",
+    disable_help_subcommand = true
+)]
 struct Arguments {
-    seed: u64,
-    count: u64,
+    /// A scenario that checks; `list` shows them.
     name: Option<String>,
-    trace: bool,
-    events: bool,
+    #[command(flatten)]
+    runs: Runs,
+    #[command(flatten)]
+    all: All,
+}
+
+/// What every scenario has.
+#[derive(Debug, Args)]
+struct All {
+    /// First seed (1; of --forever: one that was not tried before).
+    #[arg(long, global = true)]
+    seed: Option<u64>,
+    /// Print figures, or with --trace and --events what happens, as JSON, one object a line.
+    #[arg(long, global = true)]
     json: bool,
+}
+
+/// How scenarios are run that check.
+#[derive(Debug, Args)]
+struct Runs {
+    /// How many seeds in a row.
+    #[arg(long, value_name = "M", default_value_t = 100)]
+    count: u64,
+    /// Fresh seeds until Ctrl-C, or for so many seconds if they are given.
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "0", conflicts_with = "count")]
+    forever: Option<u64>,
+    /// Print every packet and every event of the endpoints.
+    #[arg(long)]
+    trace: bool,
+    /// Print the events only.
+    #[arg(long)]
+    events: bool,
+    /// Do not stop at the first wrong run.
+    #[arg(long)]
     keep_going: bool,
-    slow_ms: u64,
+    /// Also print runs in which a request took longer than that.
+    #[arg(long, value_name = "MS", default_value_t = u64::MAX, hide_default_value = true)]
+    slow: u64,
+    /// Measure throughput on a 10 Gb/s link at several loss rates.
+    #[arg(long)]
     bulk: bool,
+    /// Messages of 256 KiB for --bulk.
+    #[arg(long, value_name = "M", default_value_t = 2_000)]
     messages: u32,
-    measured: performance::Options,
 }
 
-fn number<T: std::str::FromStr>(argument: &str, text: String) -> Result<T, String> {
-    text.parse()
-        .map_err(|_| format!("{argument}: '{text}' is not a number that it can be"))
-}
+/// Seeds of --forever between two lines of what was found: some seconds.
+const BATCH: u64 = 500;
 
-fn parse(arguments: &mut dyn Iterator<Item = String>) -> Result<Arguments, String> {
-    let mut parsed = Arguments {
-        seed: 1,
-        count: 100,
-        name: None,
-        trace: false,
-        events: false,
-        json: false,
-        keep_going: false,
-        slow_ms: u64::MAX,
-        bulk: false,
-        messages: 2_000,
-        measured: performance::Options::default(),
+/// Fresh seeds begin here, where random scenarios have all faults.
+const FIRST_FRESH_SEED: u64 = 3_000_000;
+
+fn scenario_of(name: Option<&str>, seed: u64) -> Result<Scenario> {
+    let Some(name) = name else {
+        return Ok(random(seed));
     };
-    while let Some(argument) = arguments.next() {
-        let mut value = || {
-            arguments
-                .next()
-                .ok_or_else(|| format!("{argument} needs a value"))
-        };
-        match argument.as_str() {
-            "--seed" => parsed.seed = number(&argument, value()?)?,
-            "--count" => parsed.count = number(&argument, value()?)?,
-            "--messages" => parsed.messages = number(&argument, value()?)?,
-            "--slow" => parsed.slow_ms = number(&argument, value()?)?,
-            "--name" => parsed.name = Some(value()?),
-            "--trace" => parsed.trace = true,
-            "--events" => parsed.events = true,
-            "--json" => parsed.json = true,
-            "--keep-going" => parsed.keep_going = true,
-            "--bulk" => parsed.bulk = true,
-            "--loss" => parsed.measured.loss = number(&argument, value()?)?,
-            "--burst" => parsed.measured.burst = number(&argument, value()?)?,
-            "--rtt-us" => parsed.measured.rtt_us = number(&argument, value()?)?,
-            "--bytes" => parsed.measured.bytes = number(&argument, value()?)?,
-            "--senders" => parsed.measured.senders = number(&argument, value()?)?,
-            "--planes" => parsed.measured.planes = number(&argument, value()?)?,
-            "--nodes" => parsed.measured.nodes = number(&argument, value()?)?,
-            "--connections" => parsed.measured.connections = number(&argument, value()?)?,
-            "--help" | "-h" => return Err(HELP.into()),
-            _ => return Err(format!("unknown argument '{argument}'\n\n{HELP}")),
-        }
-    }
-    Ok(parsed)
+    named(name, seed).ok_or_else(|| {
+        let measuring: Vec<&str> = performance::SCENARIOS.iter().map(|one| one.name).collect();
+        anyhow!(
+            "no scenario '{name}'; there are: {}; and to measure: {}",
+            NAMES.join(", "),
+            measuring.join(", ")
+        )
+    })
 }
 
-fn scenario_of(arguments: &Arguments, seed: u64) -> Result<Scenario, String> {
-    match &arguments.name {
-        None => Ok(random(seed)),
-        Some(name) => named(name, seed).ok_or_else(|| {
-            let measuring: Vec<&str> = performance::NAMES.iter().map(|(name, _)| *name).collect();
-            format!(
-                "no scenario '{name}'; there are: {}; and to measure: {}",
-                NAMES.join(", "),
-                measuring.join(", ")
-            )
-        }),
-    }
-}
-
-fn measure(arguments: &Arguments) {
+fn measure_bulk(seed: u64, messages: u32) {
     for planes in [1, 4] {
         let mut lossless = 0.0;
         for loss in [0.0, 0.001, 0.01, 0.1] {
             let started = Instant::now();
-            let outcome = World::run(
-                &bulk(arguments.seed, loss, planes, arguments.messages),
-                false,
-            );
+            let outcome = World::run(&bulk(seed, loss, planes, messages), false);
             let seconds = started.elapsed().as_secs_f64();
             let goodput = outcome.goodput_bits_per_s();
             if loss == 0.0 {
@@ -152,32 +114,35 @@ fn measure(arguments: &Arguments) {
     }
 }
 
-fn run(arguments: &Arguments) -> Result<bool, String> {
+/// Runs `count` seeds from `first` on; whether all were right.
+fn run(arguments: &Arguments, first: u64, count: u64) -> Result<bool> {
     let started = Instant::now();
     let (mut packets, mut wrong, mut runs) = (0, 0, 0);
-    for seed in arguments.seed..arguments.seed + arguments.count {
-        let scenario = scenario_of(arguments, seed)?;
+    let Runs { trace, events, .. } = arguments.runs;
+    let name = arguments.name.as_deref();
+    for seed in first..first.saturating_add(count) {
+        let scenario = scenario_of(name, seed)?;
         let show = Show {
-            packets: arguments.trace,
-            events: arguments.trace || arguments.events,
-            json: arguments.json,
+            packets: trace,
+            events: trace || events,
+            json: arguments.all.json,
         };
         let outcome = World::run_showing(&scenario, show);
         packets += outcome.packets;
         runs += 1;
         if !outcome.is_right() {
             wrong += 1;
-            if arguments.keep_going {
+            if arguments.runs.keep_going {
                 println!("seed {seed}: {}", outcome.violations[0]);
             } else {
                 println!("{outcome}");
-                let name = arguments.name.as_deref().unwrap_or_default();
-                println!("again: cargo xtask sim {name} --seed {seed} --count 1 -- --trace");
+                let name = name.map(|name| format!(" {name}")).unwrap_or_default();
+                println!("again: cargo xtask sim{name} --seed {seed} --count 1 --trace");
                 break;
             }
-        } else if outcome.longest_wait_ns / 1_000_000 >= arguments.slow_ms {
+        } else if outcome.longest_wait_ns / 1_000_000 >= arguments.runs.slow {
             println!("{}", outcome.summary());
-        } else if arguments.count == 1 || arguments.trace {
+        } else if count == 1 || trace {
             println!("{outcome}");
         }
     }
@@ -189,49 +154,82 @@ fn run(arguments: &Arguments) -> Result<bool, String> {
     Ok(wrong == 0)
 }
 
-/// Runs a scenario that measures; `None` if `name` is none.
-fn measure_one(arguments: &Arguments, name: &str) -> Option<Result<bool, String>> {
-    let started = Instant::now();
-    let options = performance::Options {
-        seed: arguments.seed,
-        ..arguments.measured
+/// Until `seconds` are over, or for ever if they are 0; whether all were right.
+fn run_forever(arguments: &Arguments, seconds: u64) -> Result<bool> {
+    let began = Instant::now();
+    let mut seed = arguments.all.seed.unwrap_or_else(fresh_seed);
+    let until = match seconds {
+        0 => "until Ctrl-C".to_owned(),
+        _ => format!("for {seconds} s"),
     };
-    let figures = performance::run(name, &options)?;
-    let seconds = started.elapsed().as_secs_f64();
-    Some(figures.map(|figures| {
-        if arguments.json {
-            println!("{}", figures.json());
-        } else {
-            println!("{figures}");
-            println!(
-                "{} packets, {seconds:.1} s, {:.0} packets/s",
-                figures.packets,
-                figures.packets as f64 / seconds
-            );
+    println!("seeds from {seed} on, {until}");
+    let mut right = true;
+    while seconds == 0 || began.elapsed() < Duration::from_secs(seconds) {
+        right &= run(arguments, seed, BATCH)?;
+        if !right && !arguments.runs.keep_going {
+            break;
         }
-        true
-    }))
+        seed = seed
+            .checked_add(BATCH)
+            .ok_or_else(|| anyhow!("no seeds left"))?;
+    }
+    Ok(right)
+}
+
+/// One that nobody used: from the clock, far enough from that of the next second.
+fn fresh_seed() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    FIRST_FRESH_SEED + now.map_or(0, |now| now.as_secs() << 16)
+}
+
+/// Runs a scenario that measures.
+fn measure(scenario: &Measuring, options: &performance::Options, json: bool) -> Result<()> {
+    let started = Instant::now();
+    let figures = scenario.run(options).map_err(|problem| anyhow!(problem))?;
+    let seconds = started.elapsed().as_secs_f64();
+    if json {
+        println!("{}", figures.json());
+    } else {
+        println!("{figures}");
+        println!(
+            "{} packets, {seconds:.1} s, {:.0} packets/s",
+            figures.packets,
+            figures.packets as f64 / seconds
+        );
+    }
+    Ok(())
+}
+
+fn answer() -> Result<bool> {
+    let measuring = performance::SCENARIOS.iter().map(Measuring::command);
+    let matches = Arguments::command().subcommands(measuring).get_matches();
+    let arguments = Arguments::from_arg_matches(&matches)?;
+    let seed = arguments.all.seed.unwrap_or(1);
+    if let Some((name, matches)) = matches.subcommand()
+        && let Some(scenario) = performance::find(name)
+    {
+        let options = scenario
+            .options(matches)
+            .map_err(|problem| anyhow!(problem))?;
+        let options = performance::Options { seed, ..options };
+        return measure(scenario, &options, arguments.all.json).map(|()| true);
+    }
+    if arguments.runs.bulk {
+        measure_bulk(seed, arguments.runs.messages);
+        return Ok(true);
+    }
+    match arguments.runs.forever {
+        Some(seconds) => run_forever(&arguments, seconds),
+        None => run(&arguments, seed, arguments.runs.count),
+    }
 }
 
 fn main() -> ExitCode {
-    let arguments = match parse(&mut std::env::args().skip(1)) {
-        Ok(arguments) => arguments,
-        Err(text) => {
-            eprintln!("{text}");
-            return ExitCode::FAILURE;
-        }
-    };
-    if arguments.bulk {
-        measure(&arguments);
-        return ExitCode::SUCCESS;
-    }
-    let name = arguments.name.as_deref();
-    let measured = name.and_then(|name| measure_one(&arguments, name));
-    match measured.unwrap_or_else(|| run(&arguments)) {
+    match answer() {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
-        Err(text) => {
-            eprintln!("{text}");
+        Err(problem) => {
+            eprintln!("{problem:#}");
             ExitCode::FAILURE
         }
     }

@@ -11,6 +11,7 @@ use std::collections::VecDeque;
 use metaroce_proto::types::Time;
 use rand::rngs::SmallRng;
 
+use super::disorder::{Disorder, DisorderProcess};
 use super::loss::{Loss, LossProcess};
 use crate::trace::Fate;
 
@@ -70,6 +71,10 @@ pub struct LinkCounters {
     pub marks: u64,
     /// Packets lost by the loss process.
     pub lost: u64,
+    /// Packets lost because they were damaged.
+    pub damaged: u64,
+    /// Packets delivered once more.
+    pub duplicated: u64,
     /// Packets lost because the link was down.
     pub dark: u64,
     /// The longest queue.
@@ -95,6 +100,7 @@ pub struct Link {
     is_down: bool,
     went_down: Option<Time>,
     loss: LossProcess,
+    disorder: DisorderProcess,
     counters: LinkCounters,
 }
 
@@ -110,6 +116,7 @@ impl Link {
             is_down: false,
             went_down: None,
             loss: LossProcess::default(),
+            disorder: DisorderProcess::default(),
             counters: LinkCounters::default(),
         }
     }
@@ -131,9 +138,31 @@ impl Link {
         self.config.bits_per_s = bits_per_s.max(1);
     }
 
+    /// From now on it is so long.
+    pub fn set_delay(&mut self, ns: u64) {
+        self.config.delay_ns = ns;
+    }
+
     /// From now on it loses packets like this.
     pub fn set_loss(&mut self, loss: Loss) {
         self.loss = LossProcess::new(loss);
+    }
+
+    /// From now on it treats packets like this.
+    pub fn set_disorder(&mut self, disorder: Disorder) {
+        self.disorder = DisorderProcess::new(disorder);
+    }
+
+    /// When a packet that was accepted arrives, instead of `at`.
+    pub fn disorder(&mut self, at: Time, rng: &mut SmallRng) -> Time {
+        self.disorder.arrival(at, rng)
+    }
+
+    /// Whether a packet that arrives does so once more, and how much later.
+    pub fn again(&mut self, rng: &mut SmallRng) -> Option<u64> {
+        let again = self.disorder.again(rng);
+        self.counters.duplicated += u64::from(again.is_some());
+        again
     }
 
     /// It goes down, and loses everything on it and in its queue; or it comes up again.
@@ -197,6 +226,10 @@ impl Link {
         if self.loss.loses(rng) {
             self.counters.lost += 1;
             return Err(Fate::Lost);
+        }
+        if self.disorder.damages(rng) {
+            self.counters.damaged += 1;
+            return Err(Fate::Checksum);
         }
         Ok(())
     }

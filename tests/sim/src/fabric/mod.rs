@@ -1,10 +1,11 @@
 //! A fabric of switches: what happens to a packet on its way from host to host, link by link. The world carries packets
 //! over a fabric instead of over `network.rs` where a scenario has one; begin with [`Fabric::send`].
 //!
-//! `link.rs` is one link with its queue, `loss.rs` how it loses, `topology.rs` which links there are and which a packet
+//! `link.rs` is one link with its queue, `loss.rs` how it loses, `disorder.rs` what else it does to packets, `topology.rs` which links there are and which a packet
 //! takes. A packet costs one event a link: when it reaches the link's far end. Everything random comes from the generator
 //! that the fabric is built with. Failures are silent, and no switch routes around them.
 
+mod disorder;
 mod link;
 mod loss;
 mod topology;
@@ -12,6 +13,7 @@ mod topology;
 use metaroce_proto::types::Time;
 use rand::rngs::SmallRng;
 
+pub use disorder::Disorder;
 pub use link::{Accepted, Link, LinkConfig, LinkCounters};
 pub use loss::Loss;
 pub use topology::{LinkId, Links, Shape};
@@ -71,8 +73,15 @@ pub enum Change {
         /// Rate.
         bits_per_s: u64,
     },
+    /// They are so long.
+    Delay {
+        /// From the last bit sent to the last bit received.
+        ns: u64,
+    },
     /// They lose packets.
     Lose(Loss),
+    /// They deliver packets late, in another order, twice or damaged.
+    Disorder(Disorder),
 }
 
 /// Where a packet is: on a link.
@@ -81,6 +90,8 @@ pub struct Hop {
     link: LinkId,
     entered: Time,
     flow: u64,
+    /// It is here for the second time.
+    copy: bool,
 }
 
 /// What comes next for a packet at the end of a link.
@@ -129,7 +140,9 @@ impl Fabric {
                 Change::Down => link.set_down(now, true),
                 Change::Up => link.set_down(now, false),
                 Change::Rate { bits_per_s } => link.set_rate(bits_per_s),
+                Change::Delay { ns } => link.set_delay(ns),
                 Change::Lose(loss) => link.set_loss(loss),
+                Change::Disorder(disorder) => link.set_disorder(disorder),
             }
         }
         found.len()
@@ -160,6 +173,15 @@ impl Fabric {
         self.enter(now, link, flow(datagram), datagram)
     }
 
+    /// A packet is about to reach the end of a link: when it does so once more, if it does.
+    pub fn duplicate(&mut self, now: Time, hop: Hop) -> Option<(Time, Hop)> {
+        if hop.copy {
+            return None;
+        }
+        let again_ns = self.links[hop.link.0 as usize].again(&mut self.rng)?;
+        Some((now + again_ns, Hop { copy: true, ..hop }))
+    }
+
     /// A packet reaches the end of a link.
     pub fn arrive(&mut self, now: Time, hop: Hop, datagram: &mut Datagram) -> Result<Next, Fate> {
         self.links[hop.link.0 as usize].deliver(hop.entered, &mut self.rng)?;
@@ -181,14 +203,17 @@ impl Fabric {
         datagram: &mut Datagram,
     ) -> Result<(Time, Hop), Fate> {
         let bytes = datagram.length() + LOWER_BYTES;
-        let accepted = self.links[link.0 as usize].offer(now, bytes as u32)?;
+        let link_now = &mut self.links[link.0 as usize];
+        let accepted = link_now.offer(now, bytes as u32)?;
+        let at = link_now.disorder(accepted.at, &mut self.rng);
         datagram.ce |= accepted.mark;
         let hop = Hop {
             link,
             entered: now,
             flow,
+            copy: false,
         };
-        Ok((accepted.at, hop))
+        Ok((at, hop))
     }
 
     /// What some links did so far, together; of their queues the longest.
@@ -201,6 +226,8 @@ impl Fabric {
             sum.overflows += one.overflows;
             sum.marks += one.marks;
             sum.lost += one.lost;
+            sum.damaged += one.damaged;
+            sum.duplicated += one.duplicated;
             sum.dark += one.dark;
             sum.longest_queue_bytes = sum.longest_queue_bytes.max(one.longest_queue_bytes);
         }

@@ -1,10 +1,11 @@
 //! `incast`: several hosts send to one. How soon after the last one's start all may send at the same rate, and whether the
 //! receiver's link is full meanwhile, without dropping much.
 
+use super::looks::{all_at_work, jain};
 use super::{LINK_BITS_PER_S, Measured, Options, writes};
 use crate::NodeId;
 use crate::fabric::{FabricConfig, Shape};
-use crate::report::{Outcome, Sample};
+use crate::report::Sample;
 
 const MESSAGE_BYTES: u32 = 64 << 10;
 const DEPTH: u32 = 4;
@@ -35,11 +36,12 @@ pub(super) fn measure(options: &Options) -> Result<Measured, String> {
     scenario.sample_ns = SAMPLE_NS;
     let mut measured = Measured::default();
     let outcome = measured.run(&scenario)?;
-    let (began_ns, ended_ns) = all_at_work(&outcome, options.senders)?;
+    let at_work = all_at_work(&outcome, 0..options.senders)?;
+    let began_ns = at_work.start;
     let during: Vec<&Sample> = outcome
         .samples
         .iter()
-        .filter(|sample| (began_ns..=ended_ns).contains(&sample.at_ns))
+        .filter(|sample| at_work.contains(&sample.at_ns))
         .collect();
     let equal = |sample: &&&Sample| jain(&sample.rate_bytes_per_s[1..]) >= JAIN_EQUAL;
     let equal_us = during
@@ -68,48 +70,4 @@ pub(super) fn measure(options: &Options) -> Result<Measured, String> {
         ("longest_queue_bytes", total.longest_queue_bytes as f64),
     ];
     Ok(measured)
-}
-
-/// From the last sender's first submission to the first one that submits its last message.
-fn all_at_work(outcome: &Outcome, senders: usize) -> Result<(u64, u64), String> {
-    let (mut began_ns, mut ended_ns) = (0, u64::MAX);
-    for sender in 0..senders {
-        // Programs are numbered pair by pair, the writing end first.
-        let own = outcome
-            .completions
-            .iter()
-            .filter(|one| one.agent.0 == 2 * sender)
-            .map(|one| one.submitted_ns);
-        let (Some(first), Some(last)) = (own.clone().min(), own.max()) else {
-            return Err(format!("sender {sender} completed nothing"));
-        };
-        began_ns = began_ns.max(first);
-        ended_ns = ended_ns.min(last);
-    }
-    if began_ns >= ended_ns {
-        return Err("the senders were never all at work at once".into());
-    }
-    Ok((began_ns, ended_ns))
-}
-
-/// Jain's index: 1 where all are equal, 1 / n where one has everything.
-fn jain(rates: &[u64]) -> f64 {
-    let sum: f64 = rates.iter().map(|rate| *rate as f64).sum();
-    let squares: f64 = rates.iter().map(|rate| (*rate as f64).powi(2)).sum();
-    if squares == 0.0 {
-        return 0.0;
-    }
-    sum * sum / (rates.len() as f64 * squares)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn jain_is_one_for_equal_rates_and_one_nth_for_a_single_one() {
-        assert_eq!(jain(&[7, 7, 7, 7]), 1.0);
-        assert_eq!(jain(&[0, 0, 9, 0]), 0.25);
-        assert_eq!(jain(&[0, 0]), 0.0);
-    }
 }

@@ -1,17 +1,24 @@
 //! How fast the transport is in a fabric: scenarios by name that measure one thing each and give it as a few figures.
-//! `cargo xtask sim NAME` runs them by [`run`]; each is a file here. All hold the contract of verbs, too, or give no figures.
+//! `cargo xtask sim NAME` runs them; each is a file here and a line of [`SCENARIOS`]. All hold the contract of verbs, too, or give no figures.
 //!
 //! The links have 100 Gb/s, packets 4 KiB of payload, and hosts are as good as a host can be: they look at their sockets
 //! all the time (see [`host`]), so that what is measured is the transport and nothing else.
 
+mod demand;
+mod disorder;
+mod drain;
+mod figures;
 mod incast;
+mod looks;
 mod loss;
+mod options;
+mod plane_fault;
 mod planes;
+mod sharing;
+mod table;
 mod tail;
+mod victim;
 
-use std::fmt;
-
-use metaroce_proto::telemetry::json::Json;
 use metaroce_proto::types::Driving;
 
 use crate::NodeId;
@@ -22,14 +29,9 @@ use crate::report::Outcome;
 use crate::scenario::{Pair, Scenario};
 use crate::workload::{Mix, Workload};
 use crate::world::World;
-
-/// Names that [`run`] knows, and the options that each has.
-pub const NAMES: &[(&str, &[&str])] = &[
-    ("loss", &["loss", "rtt_us", "burst"]),
-    ("tail", &["bytes", "loss", "rtt_us"]),
-    ("incast", &["senders", "rtt_us"]),
-    ("planes", &["planes", "nodes", "connections", "rtt_us"]),
-];
+pub use figures::Figures;
+pub use options::{Constants, Options, What};
+pub use table::{Measuring, SCENARIOS, find};
 
 /// Rate of the links.
 const LINK_BITS_PER_S: f64 = 100e9;
@@ -37,156 +39,11 @@ const LINK_BITS_PER_S: f64 = 100e9;
 /// Of a full packet with all headers, Ethernet, IP and UDP included, this part is payload.
 const PAYLOAD_SHARE: f64 = 4096.0 / (4096.0 + 64.0 + LOWER_BYTES as f64);
 
-/// Hosts that send, at most: as many as there are addresses of hosts in a /24.
-const SENDERS_MAX: usize = 254;
-
-/// Addresses that an endpoint tells its peers of at most.
-const PLANES_MAX: u8 = 16;
-
-/// What is asked of the scenarios; each looks at its own.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Options {
-    /// Everything random comes from it.
-    pub seed: u64,
-    /// Part of the packets that is lost, data and acknowledgements alike.
-    pub loss: f64,
-    /// Packets lost in a row at most.
-    pub burst: u32,
-    /// Round trip of a packet of no length.
-    pub rtt_us: u64,
-    /// Bytes of a message.
-    pub bytes: u32,
-    /// Hosts that send to one.
-    pub senders: usize,
-    /// Planes.
-    pub planes: u8,
-    /// Hosts on them.
-    pub nodes: usize,
-    /// Connections between these.
-    pub connections: usize,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            seed: 1,
-            loss: 0.01,
-            burst: 1,
-            rtt_us: 10,
-            bytes: 65_536,
-            senders: 8,
-            planes: 2,
-            nodes: 64,
-            connections: 64 * 63,
-        }
-    }
-}
-
-impl Options {
-    /// What is wrong with them.
-    fn check(&self) -> Result<(), String> {
-        let problem = if !(0.0..=0.9).contains(&self.loss) {
-            "loss must be a part from 0 to 0.9 (1 % is 0.01)"
-        } else if self.burst == 0 || self.burst > 10_000 {
-            "burst must be 1 to 10000 packets"
-        } else if self.rtt_us == 0 || self.rtt_us > 100_000 {
-            "rtt-us must be 1 to 100000 µs"
-        } else if self.bytes == 0 || self.bytes > crate::content::CONTENT_BYTES_MAX {
-            "bytes must be 1 to 1048576"
-        } else if !(2..=SENDERS_MAX).contains(&self.senders) {
-            "senders must be 2 to 254"
-        } else if !(1..=PLANES_MAX).contains(&self.planes) {
-            "planes must be 1 to 16"
-        } else if !(2..=SENDERS_MAX).contains(&self.nodes) {
-            "nodes must be 2 to 254"
-        } else {
-            return Ok(());
-        };
-        Err(problem.into())
-    }
-
-    fn value(&self, option: &str) -> f64 {
-        match option {
-            "loss" => self.loss,
-            "rtt_us" => self.rtt_us as f64,
-            "burst" => f64::from(self.burst),
-            "bytes" => f64::from(self.bytes),
-            "senders" => self.senders as f64,
-            "planes" => f64::from(self.planes),
-            "nodes" => self.nodes as f64,
-            "connections" => self.connections as f64,
-            _ => f64::NAN,
-        }
-    }
-
-    fn rtt_ns(&self) -> u64 {
-        self.rtt_us * 1_000
-    }
-}
-
-/// What a scenario found.
-#[derive(Clone, PartialEq, Debug)]
-pub struct Figures {
-    /// Scenario.
-    pub name: &'static str,
-    /// Seed.
-    pub seed: u64,
-    /// Its options.
-    pub options: Vec<(&'static str, f64)>,
-    /// What it measured; NaN where there was nothing to measure.
-    pub values: Vec<(&'static str, f64)>,
-    /// More of it, which JSON leaves out.
-    pub asides: Vec<(&'static str, f64)>,
-    /// More for people: a line about each run.
-    pub notes: Vec<String>,
-    /// Packets simulated in all runs.
-    pub packets: u64,
-}
-
-impl Figures {
-    /// One JSON object: the seed, the options and what was measured.
-    #[must_use]
-    pub fn json(&self) -> String {
-        let mut out = String::new();
-        let mut json = Json::object(&mut out);
-        json.number("seed", self.seed);
-        for (name, value) in self.options.iter().chain(&self.values) {
-            json.fraction(name, *value);
-        }
-        drop(json);
-        out
-    }
-
-    /// A value or an aside by its name.
-    #[must_use]
-    pub fn value(&self, name: &str) -> f64 {
-        let mut all = self.values.iter().chain(&self.asides);
-        let found = all.find(|(known, _)| *known == name);
-        found.map_or(f64::NAN, |(_, value)| *value)
-    }
-}
-
-impl fmt::Display for Figures {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for note in &self.notes {
-            writeln!(f, "  {note}")?;
-        }
-        write!(f, "{} seed {}", self.name, self.seed)?;
-        for (name, value) in &self.options {
-            write!(f, " {name} {value}")?;
-        }
-        write!(f, ":")?;
-        for (name, value) in self.values.iter().chain(&self.asides) {
-            write!(f, " {name} {value:.4}")?;
-        }
-        Ok(())
-    }
-}
-
 /// What a scenario measured; see [`Figures`].
 #[derive(Debug, Default)]
 struct Measured {
     values: Vec<(&'static str, f64)>,
+    lists: Vec<(&'static str, Vec<f64>)>,
     asides: Vec<(&'static str, f64)>,
     notes: Vec<String>,
     packets: u64,
@@ -206,37 +63,10 @@ impl Measured {
     }
 }
 
-/// Runs a scenario. `None` if there is none of this name.
-pub fn run(name: &str, options: &Options) -> Option<Result<Figures, String>> {
-    let (name, names) = NAMES.iter().find(|(known, _)| *known == name)?;
-    let measure = || {
-        options.check()?;
-        match *name {
-            "loss" => loss::measure(options),
-            "incast" => incast::measure(options),
-            "planes" => planes::measure(options),
-            _ => tail::measure(options),
-        }
-    };
-    Some(measure().map(|measured| {
-        Figures {
-            name,
-            seed: options.seed,
-            options: names
-                .iter()
-                .map(|name| (*name, options.value(name)))
-                .collect(),
-            values: measured.values,
-            asides: measured.asides,
-            notes: measured.notes,
-            packets: measured.packets,
-        }
-    }))
-}
-
-/// A host that does nothing but drive its endpoint: it reads what comes at once, and its timers are exact.
+/// A host that does nothing but drive its endpoint: it reads what comes at once, and its timers are exact. It takes in what
+/// its links on so many planes bring, and knows it.
 #[must_use]
-pub fn host() -> HostConfig {
+pub fn host(planes: u8) -> HostConfig {
     HostConfig {
         wake_ns: 0,
         timer_slack_ns: 0,
@@ -246,6 +76,7 @@ pub fn host() -> HostConfig {
         send_buffer_bytes: 32 << 10,
         train_segments: 4,
         driving: Driving::Busy,
+        port_bits_per_s: Some((f64::from(planes) * LINK_BITS_PER_S * PAYLOAD_SHARE) as u64),
         ..HostConfig::default()
     }
 }
@@ -260,12 +91,7 @@ fn scenario(
 ) -> Scenario {
     let mut scenario = Scenario::two(name, seed, writes.clone());
     let nodes = pairs.iter().flatten().map(|node| node.0 + 1).max();
-    let port_bits_per_s = f64::from(fabric.planes) * fabric.to_host.bits_per_s as f64;
-    let host = HostConfig {
-        port_bytes_per_s: Some((port_bits_per_s * PAYLOAD_SHARE / 8.0) as u64),
-        ..host()
-    };
-    scenario.hosts = vec![host; nodes.unwrap_or(0)];
+    scenario.hosts = vec![host(fabric.planes); nodes.unwrap_or(0)];
     scenario.pairs = pairs
         .iter()
         .map(|nodes| Pair {

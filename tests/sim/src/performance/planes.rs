@@ -1,9 +1,9 @@
 //! `planes`: hosts with a link on each of several planes send to one another. How much of all links together they fill.
 
+use super::looks::{all_at_work, grown, placed_bits_per_s};
 use super::{LINK_BITS_PER_S, Measured, Options, PAYLOAD_SHARE, writes};
 use crate::NodeId;
 use crate::fabric::{FabricConfig, Shape};
-use crate::report::{Outcome, Sample};
 
 const MESSAGE_BYTES: u32 = 64 << 10;
 
@@ -23,7 +23,7 @@ const MESSAGES_MIN: u32 = 8;
 /// Between two looks at what has arrived.
 const SAMPLE_NS: u64 = 20_000;
 
-/// Of the time until the first connection begins its last message the first part is not counted: windows grow.
+/// Of the time when all are at work the first part is not counted: windows grow.
 const GROWING_PART: f64 = 0.3;
 
 /// `of_linear`: goodput of all together against what the links of all planes carry.
@@ -45,7 +45,8 @@ pub(super) fn measure(options: &Options) -> Result<Measured, String> {
     scenario.sample_ns = SAMPLE_NS;
     let mut measured = Measured::default();
     let outcome = measured.run(&scenario)?;
-    let goodput = goodput_bits_per_s(&outcome, pairs.len())?;
+    let at_work = all_at_work(&outcome, 0..pairs.len())?;
+    let goodput = placed_bits_per_s(&outcome.samples, &grown(&at_work, GROWING_PART))?;
     measured.values = vec![("of_linear", goodput / linear_bits_per_s)];
     let carried = outcome.planes.iter().map(|plane| plane.bytes);
     let (least, most) = (carried.clone().min(), carried.clone().max());
@@ -79,25 +80,4 @@ fn pairs(options: &Options) -> Result<Vec<[NodeId; 2]>, String> {
     }
     let round = |step| (0..nodes).map(move |from| [NodeId(from), NodeId((from + step) % nodes)]);
     Ok((1..=rounds).flat_map(round).collect())
-}
-
-/// Goodput of all together while all are at work.
-fn goodput_bits_per_s(outcome: &Outcome, pairs: usize) -> Result<f64, String> {
-    let mut last_submitted_ns = vec![0; pairs];
-    for one in &outcome.completions {
-        // Programs are numbered pair by pair, the writing end first.
-        let last = &mut last_submitted_ns[one.agent.0 / 2];
-        *last = one.submitted_ns.max(*last);
-    }
-    let ends_ns = last_submitted_ns.into_iter().min().unwrap_or(0);
-    let begins_ns = (ends_ns as f64 * GROWING_PART) as u64;
-    let within = |sample: &&Sample| (begins_ns..=ends_ns).contains(&sample.at_ns);
-    let mut during = outcome.samples.iter().filter(within);
-    match (during.next(), during.next_back()) {
-        (Some(first), Some(last)) => {
-            let bytes = last.placed_bytes - first.placed_bytes;
-            Ok(bytes as f64 * 8e9 / (last.at_ns - first.at_ns) as f64)
-        }
-        _ => Err("the connections were not at work together for long enough".into()),
-    }
 }

@@ -1,6 +1,7 @@
-//! What is simulated: hosts, network, programs and what happens to them. Scenarios are drawn from a seed (`random.rs`)
+//! What is simulated: hosts, network, programs and what happens to them. Scenarios are drawn from a seed (`random.rs`, and `fabrics.rs` for those over a fabric)
 //! or named (`named`, `named.rs`).
 
+mod fabrics;
 mod named;
 mod random;
 

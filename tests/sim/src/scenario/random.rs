@@ -5,14 +5,14 @@ use metaroce_proto::types::Driving;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-use super::{Fault, Pair, Scenario};
+use super::{Fault, Pair, Scenario, fabrics};
 use crate::NodeId;
 use crate::network::NetworkConfig;
 use crate::node::HostConfig;
 use crate::workload::{Ending, Mistake, Mix, Workload};
 
 /// Draws `values` apart: the first is the usual case.
-fn pick<T: Copy>(rng: &mut SmallRng, values: &[T]) -> T {
+pub(super) fn pick<T: Copy>(rng: &mut SmallRng, values: &[T]) -> T {
     if rng.random_ratio(1, 2) {
         values[0]
     } else {
@@ -123,7 +123,7 @@ pub fn random(seed: u64) -> Scenario {
         }
     }
     let faults = draw_faults(rng, theme, nodes, &pairs, network.planes);
-    Scenario {
+    let mut scenario = Scenario {
         name: format!("random ({theme:?})"),
         seed,
         hosts,
@@ -135,7 +135,9 @@ pub fn random(seed: u64) -> Scenario {
         limit_events: 3_000_000,
         carry_payloads: true,
         sample_ns: 0,
-    }
+    };
+    fabrics::perhaps_on_fabric(&mut scenario);
+    scenario
 }
 
 /// Seeds below this were found before paths could take other routes for no reason, and stay what they were.
@@ -179,6 +181,7 @@ fn draw_host(rng: &mut SmallRng) -> HostConfig {
         wake_ns: pick(rng, &[2_000, 0, 20_000, 100_000]),
         timer_slack_ns: pick(rng, &[20_000, 0, 200_000, 1_000_000]),
         packet_ns: pick(rng, &[300, 0, 2_000]),
+        intake_ns: 0,
         batch: pick(rng, &[64, 1, 8]),
         receive_buffer_bytes: pick(rng, &[4 << 20, 212_992, 1 << 20]),
         send_buffer_bytes: pick(rng, &[256 << 10, 16 << 10]),

@@ -73,7 +73,9 @@ impl World {
                 break;
             }
         }
-        self.plan_next(id, packets, worked, due);
+        let config = &self.nodes[id.0].config;
+        let work_ns = packets * config.packet_ns + received as u64 * config.intake_ns;
+        self.plan_next(id, work_ns, worked, due);
     }
 
     fn receive(&mut self, id: NodeId) -> usize {
@@ -341,12 +343,12 @@ impl World {
         Some(carried)
     }
 
-    /// When the node gets its next turn.
-    fn plan_next(&mut self, id: NodeId, packets: u64, worked: bool, due: bool) {
+    /// When the node gets its next turn, after work of `work_ns`.
+    fn plan_next(&mut self, id: NodeId, work_ns: u64, worked: bool, due: bool) {
         let now = self.now;
         let backlog = self.wires.backlog_bytes(id, now);
         let node = &mut self.nodes[id.0];
-        node.busy_until = now + packets * node.config.packet_ns;
+        node.busy_until = now + work_ns;
         if !node.inbox.is_empty() {
             self.wake(id, now + TURN_NS);
         }

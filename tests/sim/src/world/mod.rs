@@ -2,22 +2,23 @@
 //!
 //! [`World::run`] runs a [`Scenario`] to its end: until all programs are done (or failed as they may), then until all is
 //! quiet, within limits of virtual time and of events. `drive.rs` gives a node its turn, `faults.rs` does what the
-//! scenario does to it.
+//! scenario does to it, `found.rs` notes what came out.
 
 mod drive;
 mod faults;
+mod found;
 
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, HashMap};
 
 use metaroce_proto::endpoint::RxMeta;
-use metaroce_proto::telemetry::{ConnectionInfo, Counters, PathInfo};
+use metaroce_proto::telemetry::Counters;
 use metaroce_proto::types::{LocalIndex, SourceSlot, Time};
 use rand::rngs::SmallRng;
 use rand::{RngCore, SeedableRng};
 
 use crate::checker::Ledger;
-use crate::fabric::{Hop, Links, Next};
+use crate::fabric::{Hop, Next};
 use crate::network::Datagram;
 use crate::node::{Arrived, Node};
 use crate::program::{Lease, Program, State};
@@ -125,6 +126,7 @@ pub struct World {
     completions: Vec<Completion>,
     sample_ns: u64,
     samples: Vec<Sample>,
+    resting_paths: usize,
 }
 
 /// Clocks of hosts do not begin at 0.
@@ -150,6 +152,7 @@ impl World {
         }
         world.run_until_done(scenario);
         let done_at = world.now;
+        world.resting_paths = world.count_resting();
         if !hostile && world.ledger.violations().is_empty() {
             world.run_until_quiet();
         }
@@ -197,6 +200,7 @@ impl World {
             completions: Vec::new(),
             sample_ns: scenario.sample_ns,
             samples: Vec::new(),
+            resting_paths: 0,
         };
         if scenario.carry_payloads || show.events {
             world.nodes.iter_mut().for_each(Node::enable_log);
@@ -381,7 +385,13 @@ impl World {
         let Wires::Fabric(fabric) = &mut self.wires else {
             return;
         };
-        match fabric.arrive(self.now, hop, &mut datagram) {
+        let again = fabric.duplicate(self.now, hop);
+        let again = again.map(|(at, hop)| (at, What::Hop(hop, datagram.clone())));
+        let arrived = fabric.arrive(self.now, hop, &mut datagram);
+        if let Some((at, what)) = again {
+            self.schedule(at, what);
+        }
+        match arrived {
             Ok(Next::Hop(at, hop)) => self.schedule(at, What::Hop(hop, datagram)),
             Ok(Next::Host) => self.arrive(datagram),
             Err(fate) => self.note(fate, &datagram),
@@ -431,39 +441,6 @@ impl World {
         }
     }
 
-    // ---- What is measured ----
-
-    /// A request ended with success.
-    pub(crate) fn note_completion(&mut self, agent: AgentId, index: usize) {
-        self.completions.push(Completion {
-            agent,
-            submitted_ns: self.ledger.submitted_at(agent, index).since_ns(START),
-            done_ns: self.now.since_ns(START),
-            bytes: self.ledger.length(agent, index),
-        });
-    }
-
-    fn look(&mut self) {
-        let rate = |node: &Node| {
-            node.endpoint
-                .connections()
-                .map(|info| allowed_rate(&info))
-                .sum()
-        };
-        let rate_bytes_per_s = self.nodes.iter().map(rate).collect();
-        self.samples.push(Sample {
-            at_ns: self.now.since_ns(START),
-            rate_bytes_per_s,
-            placed_bytes: self.ledger.placed_bytes(),
-            into_first: self
-                .wires
-                .counters(self.now, Links::ToHost(NodeId(0), None)),
-        });
-        if self.faults_left > 0 || !self.programs_done() {
-            self.schedule(self.now + self.sample_ns, What::Look);
-        }
-    }
-
     // ---- Plans ----
 
     fn schedule(&mut self, at: Time, what: What) {
@@ -506,60 +483,4 @@ impl World {
             uncarried_bytes: datagram.uncarried_bytes,
         });
     }
-
-    fn outcome(mut self, scenario: &Scenario, done_at: Time) -> Outcome {
-        let mut counters = self.lost_counters;
-        for node in &self.nodes {
-            counters.add(node.endpoint.counters());
-        }
-        let of_plane = |plane| self.wires.counters(self.now, Links::Plane(plane));
-        let planes = (0..self.planes).map(of_plane).collect();
-        self.trace.mix(self.ledger.completed());
-        let agents = (0..self.programs.len())
-            .map(|at| self.ledger.describe(AgentId(at)))
-            .collect();
-        let connections = self
-            .nodes
-            .iter()
-            .filter(|node| node.is_up())
-            .flat_map(|node| {
-                let id = node.id;
-                node.endpoint
-                    .connections()
-                    .map(move |info| format!("{id}: {info:?}"))
-            });
-        Outcome {
-            name: scenario.name.clone(),
-            seed: scenario.seed,
-            violations: self.ledger.violations().to_vec(),
-            hash: self.trace.hash(),
-            packets: self.trace.packets(),
-            events: self.events,
-            virtual_ns: done_at.since_ns(START),
-            longest_wait_ns: self.ledger.longest_wait_ns(),
-            requests: self.ledger.completed(),
-            bytes: self.ledger.completed_bytes(),
-            socket_drops: self.nodes.iter().map(|node| node.drops_total).sum(),
-            counters,
-            planes,
-            links: self.wires.counters(self.now, Links::All),
-            completions: self.completions,
-            samples: self.samples,
-            agents,
-            connections: connections.collect(),
-            packets_seen: if self.ledger.violations().is_empty() {
-                String::new()
-            } else {
-                self.trace.to_string()
-            },
-        }
-    }
-}
-
-/// The rate that a sender is held to: its windows over their round trips, and what the peer grants.
-fn allowed_rate(info: &ConnectionInfo) -> u64 {
-    let of_path = |path: &PathInfo| path.window_packets * 1e9 / path.srtt_ns as f64;
-    let paths = info.paths.iter().filter(|path| path.srtt_ns > 0);
-    let own = paths.map(of_path).sum::<f64>() * f64::from(info.payload_bytes);
-    (own as u64).min(info.grant_bytes_per_s)
 }
