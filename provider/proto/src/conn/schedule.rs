@@ -40,7 +40,7 @@ pub(crate) struct TxPath {
     /// It was used since its last marker.
     pub unmarked: bool,
     /// Bare packets that are due.
-    pub marker_due: bool,
+    pub markers_due: u8,
     pub announce_due: bool,
     pub probes_due: u8,
 }
@@ -78,7 +78,7 @@ impl Connection {
                 due: None,
                 copied: false,
                 unmarked: false,
-                marker_due: false,
+                markers_due: 0,
                 announce_due: false,
                 probes_due: 0,
             });
@@ -232,7 +232,7 @@ impl Connection {
         self.window.on_sent(cx.now, u64::from(train.total_bytes()));
         if emptied {
             self.mark_tail(cx, at, train);
-            self.mark_paths(at);
+            self.mark_paths(cx.now, at);
         } else {
             self.announce_if_cold(Some(at));
         }
@@ -493,20 +493,30 @@ impl Connection {
 
     /// The backlog is empty: paths that were used since their last marker get one; that of `flagged` left with its
     /// last segment (WIRE 4.11).
-    fn mark_paths(&mut self, flagged: usize) {
-        for (at, path) in self.paths.iter_mut().enumerate() {
-            if path.unmarked && at != flagged {
-                path.marker_due = true;
-                self.bare_paths |= 1 << at;
+    fn mark_paths(&mut self, now: Time, flagged: usize) {
+        for at in 0..self.paths.len() {
+            if self.paths[at].unmarked && at != flagged {
+                self.owe_markers(now, at);
             }
-            path.unmarked = false;
+            self.paths[at].unmarked = false;
         }
+    }
+
+    /// Path `at` gets a marker, or two where packets get lost: else one tail in a hundred at 1 % loss would wait for a probe.
+    pub(super) fn owe_markers(&mut self, now: Time, at: usize) {
+        self.paths[at].markers_due = if self.is_lossy(now) { 2 } else { 1 };
+        self.bare_paths |= 1 << at;
+    }
+
+    /// Something was lost a moment ago.
+    fn is_lossy(&self, now: Time) -> bool {
+        self.lossy_until.is_some_and(|until| until > now)
     }
 
     /// The last packet of the backlog is its own marker. Where packets get lost it may get lost itself, and then nothing
     /// would show the gap before a probe does: a marker without payload goes behind it, in the same train if it fits.
     fn mark_tail(&mut self, cx: &mut Context<'_>, at: usize, train: &mut Train) {
-        if self.lossy_until.is_none_or(|until| until <= cx.now) {
+        if !self.is_lossy(cx.now) {
             return;
         }
         let segments = train.segments();
@@ -520,7 +530,7 @@ impl Connection {
             self.paths[at].counters.markers_sent += 1;
             self.push_bare(cx, at, Bare::Marker, None, train);
         } else {
-            self.paths[at].marker_due = true;
+            self.paths[at].markers_due = 1;
             self.bare_paths |= 1 << at;
         }
     }

@@ -184,8 +184,7 @@ impl Connection {
         // Nothing holds them back, but what they take is not there for new packets.
         self.window.on_sent(cx.now, u64::from(train.total_bytes()));
         if self.ready.is_empty() {
-            self.paths[at].marker_due = true;
-            self.bare_paths |= 1 << at;
+            self.owe_markers(cx.now, at);
             self.paths[at].unmarked = false;
         }
         cx.shared.counters.trains_sent += 1;
@@ -263,7 +262,8 @@ impl Connection {
             counters.probes_sent += 1;
             path.counters.probes_sent += 1;
             Bare::Probe
-        } else if std::mem::take(&mut path.marker_due) {
+        } else if path.markers_due > 0 {
+            path.markers_due -= 1;
             counters.markers_sent += 1;
             path.counters.markers_sent += 1;
             Bare::Marker

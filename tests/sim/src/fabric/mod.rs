@@ -148,14 +148,15 @@ impl Fabric {
         found.len()
     }
 
-    /// Bytes that a host has handed to its links and that have not left, on average over its planes.
+    /// Bytes that a host has handed to the link of its planes that has least of them, and that have not left: what waits for
+    /// one plane is in the buffers of that plane's sockets, and does not keep the host from sending over the others.
     pub fn backlog_bytes(&mut self, node: NodeId, now: Time) -> u64 {
-        let planes = usize::from(self.planes);
-        let queued = (0..planes).map(|plane| {
+        let planes = 0..usize::from(self.planes);
+        let queued = planes.map(|plane| {
             let link = self.topology.out_of_host(plane, node.0);
             self.links[link.0 as usize].queued_bytes(now)
         });
-        queued.sum::<u64>() / planes as u64
+        queued.min().unwrap_or(0)
     }
 
     /// Rate of a host's link on its first plane.
