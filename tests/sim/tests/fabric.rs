@@ -100,6 +100,38 @@ fn a_slow_link_limits_what_goes_over_it() {
     assert!((4.0e9..5.0e9).contains(&goodput), "{goodput}");
 }
 
+/// A quarter of the ports lead over a link that loses a fifth of its packets: of all, one in twenty would be lost.
+#[rstest]
+fn ports_leave_a_link_that_fares_worse_than_others(#[values(1, 2, 3)] seed: u64) {
+    let mut lossy = scenario(seed, 1, LEAF_SPINE);
+    lossy.pairs[0].workloads = [
+        Workload {
+            messages: 1_500,
+            max_bytes: 128 << 10,
+            all_long: true,
+            mix: Mix::WRITES,
+            ..Workload::default()
+        },
+        Workload {
+            max_bytes: 128 << 10,
+            receives: 32,
+            ..Workload::silent()
+        },
+    ];
+    let link = Links::Spine {
+        plane: 0,
+        leaf: 0,
+        spine: 0,
+    };
+    lossy.faults = vec![(0, Fault::Links(link, Change::Lose(Loss::each(0.2))))];
+    lossy.carry_payloads = false;
+    let outcome = run(&lossy);
+    let counters = &outcome.counters;
+    let lost = counters.packets_lost as f64 / counters.data_packets_sent as f64;
+    assert!(outcome.links.lost > 50, "{outcome}");
+    assert!(lost < 0.02, "{lost}: {outcome}");
+}
+
 /// A wrong scenario says what is wrong with it.
 #[rstest]
 #[case(Fault::Links(Links::Plane(7), Change::Down), "names no link")]

@@ -12,7 +12,7 @@ use crate::conn::{Connection, Context, Shared};
 use crate::endpoint::qp::Phase;
 use crate::host::Host;
 use crate::path::BlockOutcome;
-use crate::telemetry::log::What;
+use crate::telemetry::log::{MoveCause, What};
 use crate::train::Train;
 use crate::types::{Driving, QpId, Route, Time};
 use crate::wire::{
@@ -429,7 +429,7 @@ impl Connection {
             self.tell_round_trip(at);
         }
         if self.paths[at].copied && outcome.news && self.paths[at].tx.is_idle() {
-            self.take_fresh_port(cx, at);
+            self.take_port(cx, at, MoveCause::OwnPort);
         }
     }
 

@@ -17,6 +17,7 @@ mod reroll;
 mod route;
 mod rx;
 mod schedule;
+mod spread;
 mod streams;
 mod timer;
 mod tx;
@@ -34,6 +35,7 @@ use crate::conn::probe::Suspicion;
 use crate::conn::reroll::Reroll;
 use crate::conn::route::Routes;
 use crate::conn::schedule::TxPath;
+use crate::conn::spread::Spread;
 use crate::conn::streams::{List, Streams};
 use crate::endpoint::ConnectError;
 use crate::endpoint::qp::{QpTable, Retry};
@@ -213,6 +215,7 @@ pub(crate) struct Connection {
     /// As soon as there is something to send again.
     plane_check_owed: bool,
     reroll: Option<Reroll>,
+    spread: Spread,
     /// When something of the peer came last.
     last_heard: Time,
     /// When its timers were last served.
@@ -302,6 +305,7 @@ impl Connection {
             ask_turn: 0,
             plane_check_at: None,
             plane_check_owed: false,
+            spread: Spread::default(),
             reroll: Reroll::new(shared.config.reroll_ns, &mut shared.rng),
             last_heard: now,
             driven_at: now,

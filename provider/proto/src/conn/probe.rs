@@ -186,13 +186,13 @@ impl Connection {
         }
     }
 
-    /// A path that copied its route has nothing outstanding: it takes a port of its own, proved by a probe first.
-    pub(super) fn take_fresh_port(&mut self, cx: &mut Context<'_>, at: usize) {
+    /// Path `at` takes a port that no other has, proved by a probe first.
+    pub(super) fn take_port(&mut self, cx: &mut Context<'_>, at: usize, why: MoveCause) {
         let taken: SmallVec<[Route; 64]> = self.paths.iter().map(|path| path.route).collect();
         let route = self
             .routes
             .fresh_port(self.paths[at].route, &taken, &mut cx.shared.rng);
-        self.try_route(cx, at, MoveCause::OwnPort, route);
+        self.try_route(cx, at, why, route);
     }
 
     /// Path `at` goes to a route that nobody has tried, and sends nothing new until a probe is answered there.
@@ -301,13 +301,18 @@ impl Connection {
 
     /// Something was sent on path `at` that the peer has to answer: one path of the connection asks if it does not.
     #[inline]
-    pub(super) fn wait_for_answers(&mut self, now: Time, at: usize) {
+    pub(super) fn wait_for_answers(&mut self, cx: &Context<'_>, at: usize) {
+        let now = cx.now;
         if self.waiting_path.is_none() {
             self.waiting_path = Some(at);
             self.path_mut(at).tx.set_waiting(now, true);
         }
         if let Some(reroll) = &mut self.reroll {
             reroll.arm(now);
+        }
+        if self.paths.len() > 1 {
+            let driving = cx.shared.config.driving;
+            self.spread.arm(now, driving, self.window.min_rtt_ns());
         }
         if self.plane_check_owed {
             self.plane_check_owed = false;

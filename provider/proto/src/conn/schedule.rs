@@ -190,7 +190,7 @@ impl Connection {
         let wire_bytes = packet_bytes(&segment);
         if room_bytes < u64::from(wire_bytes) {
             if let Some(at) = self.announce_if_cold(None) {
-                self.wait_for_answers(cx.now, at);
+                self.wait_for_answers(cx, at);
             }
             return false;
         }
@@ -237,7 +237,7 @@ impl Connection {
             self.announce_if_cold(Some(at));
         }
         cx.shared.counters.trains_sent += 1;
-        self.wait_for_answers(cx.now, at);
+        self.wait_for_answers(cx, at);
         true
     }
 

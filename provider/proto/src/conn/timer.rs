@@ -44,6 +44,7 @@ impl Connection {
             self.inbound.active_until(),
             self.window_opens_at,
             self.reroll.as_ref().and_then(Reroll::at),
+            self.spread.at(),
         ];
         for other in others {
             deadline = earlier(deadline, other);
@@ -107,6 +108,7 @@ impl Connection {
         self.plane_timeout(cx);
         self.waiting_timeout(cx);
         self.reroll_timeout(cx);
+        self.spread_timeout(cx);
         self.settle_deadlines();
         for at in 0..self.paths.len() {
             if self.paths[at].due.is_some_and(|due| due <= cx.now) {
