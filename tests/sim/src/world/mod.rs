@@ -127,6 +127,8 @@ pub struct World {
     sample_ns: u64,
     samples: Vec<Sample>,
     resting_paths: usize,
+    /// When a node last got a packet that was on its way when its sender died, by receiver and sender.
+    echoes: HashMap<(NodeId, NodeId), Time>,
 }
 
 /// Clocks of hosts do not begin at 0.
@@ -201,6 +203,7 @@ impl World {
             sample_ns: scenario.sample_ns,
             samples: Vec::new(),
             resting_paths: 0,
+            echoes: HashMap::new(),
         };
         if scenario.carry_payloads || show.events {
             world.nodes.iter_mut().for_each(Node::enable_log);
@@ -363,6 +366,15 @@ impl World {
             self.schedule(resumed + patience_ns * 5 / 4, What::Overdue(agent, resumed));
             return;
         }
+        let echo = self
+            .echoes
+            .get(&(program.node, self.programs[program.peer.0].node));
+        if let Some(heard) = echo.copied().filter(|heard| *heard > since) {
+            // A slow link still brought what the peer sent before: silence began only then.
+            let patience_ns = program.workload.patience_ns();
+            self.schedule(heard + patience_ns * 5 / 4, What::Overdue(agent, heard));
+            return;
+        }
         let what = format!(
             "{agent}: {pending} requests are still pending 1.25 × its bound after its peer died"
         );
@@ -431,6 +443,9 @@ impl World {
         let fits = node.receive(meta, arrived);
         self.note(if fits { Fate::Arrived } else { Fate::Overflow }, &datagram);
         if fits {
+            if !self.nodes[datagram.from.0].is_up() {
+                self.echoes.insert((datagram.to, datagram.from), self.now);
+            }
             let wake_ns = self.nodes[datagram.to.0].config.wake_ns;
             let delay_ns = if wake_ns > 0 {
                 self.rng.next_u64() % (wake_ns + 1)
