@@ -18,7 +18,7 @@ use rand::rngs::SmallRng;
 use rand::{RngCore, SeedableRng};
 
 use crate::checker::Ledger;
-use crate::fabric::{Hop, Next};
+use crate::fabric::{Change, Hop, Links, Loss, Next};
 use crate::network::Datagram;
 use crate::node::{Arrived, Node};
 use crate::program::{Lease, Program, State};
@@ -262,6 +262,10 @@ impl World {
     fn run_until_quiet(&mut self) {
         // As long as a script loses packets nothing can be expected.
         let script_ends = self.wires.script_ends_by();
+        // Nor while a long burst waits on a silent link for its packets: a second apart, they may be all that is sent.
+        if let Wires::Fabric(fabric) = &mut self.wires {
+            fabric.change(self.now, Links::All, Change::Lose(Loss::each(0.0)));
+        }
         let begins = self.now.max(script_ends.unwrap_or(self.now));
         let (limit, events) = (begins + QUIET_NS, self.events);
         while self.heap.peek().is_some_and(|entry| entry.at <= limit)
