@@ -29,6 +29,8 @@ pub struct Sample {
     pub rate_bytes_per_s: Vec<u64>,
     /// Bytes that all nodes placed in their memory so far.
     pub placed_bytes: u64,
+    /// Bytes of all requests that ended with success so far.
+    pub completed_bytes: u64,
     /// What the links into the first node did so far.
     pub into_first: LinkCounters,
     /// Bytes that have left of these links, plane by plane.

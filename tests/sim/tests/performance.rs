@@ -164,21 +164,42 @@ fn slow_software_is_kept_busy(#[case] senders: usize, #[case] estimate_error: f6
     assert!(figures.value("drop_fraction") < 0.1, "{figures}");
 }
 
-/// Of two planes one is left; nobody is told of an error.
+/// Of four planes three are left; nobody is told of an error. What is lost is found by two probes without an answer.
 #[rstest]
 fn what_a_dead_plane_carried_moves(
     #[values(What::Plane, What::Return, What::Spine)] what: What,
-    #[values(Constants::Busy, Constants::Sockets)] constants: Constants,
+    #[values((Constants::Busy, 500.0), (Constants::Sockets, 3_000.0))] within: (Constants, f64),
 ) {
+    let (constants, most_us) = within;
     let options = Options {
-        planes: 2,
+        planes: 4,
         what,
         constants,
         ..options_of("plane-death")
     };
     let figures = measure("plane-death", options);
     assert_eq!(figures.value("errors"), 0.0, "{figures}");
-    assert!(figures.value("to_the_same_share_us") < 5_000.0, "{figures}");
+    assert!(figures.value("recover_us") <= most_us, "{figures}");
+    assert!(figures.value("of_all_before") > 0.97, "{figures}");
+    if what == What::Plane {
+        // Its packets do not arrive before somebody has found out.
+        assert!(figures.value("recover_us") > 50.0, "{figures}");
+    }
+}
+
+/// Paths that once met a queue of their own making are used again when it has drained.
+#[rstest]
+fn one_connection_fills_all_planes(#[values(2, 8)] planes: u8, #[values(5, 20)] rtt_us: u64) {
+    let options = Options {
+        planes,
+        nodes: 2,
+        connections: 2,
+        rtt_us,
+        ..Options::default()
+    };
+    let figures = measure("planes", options);
+    let reached = figures.value("of_linear");
+    assert!((0.97..=1.001).contains(&reached), "{figures}");
 }
 
 #[test]
@@ -197,7 +218,7 @@ fn a_plane_that_returns_is_used_again() {
 fn a_slow_plane_does_not_hold_up_the_others() {
     let figures = measure("slow-plane", options_of("slow-plane"));
     let reached = figures.value("of_sum");
-    assert!((0.85..=1.001).contains(&reached), "{figures}");
+    assert!((0.95..=1.001).contains(&reached), "{figures}");
 }
 
 /// Nothing is lost in these: hardly anything is sent twice, and every path is used again.

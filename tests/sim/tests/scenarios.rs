@@ -114,6 +114,8 @@ fn a_calm_network_loses_nothing() {
 #[case::error_before_the_peer_heard_of_it_again(504_862)]
 #[case::shut_before_the_refusal(602_225)]
 #[case::shut_before_the_refusal_again(700_724)]
+#[case::a_burst_outlasted_the_work(117_718_403_500_294)]
+#[case::slow_links_brought_more_of_a_dead_peer(117_718_313_306_835)]
 fn seeds_that_failed_once(#[case] seed: u64) {
     let outcome = World::run(&random(seed), false);
     assert!(outcome.is_right(), "{outcome}");

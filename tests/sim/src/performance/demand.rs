@@ -15,6 +15,9 @@ const SLOW_PART: f64 = 0.05;
 /// So long everything would take at the best division.
 const LASTS_S: f64 = 0.008;
 
+/// Within this time all begin.
+const STARTS_NS: u64 = 200_000;
+
 /// Of that the first part is not counted: windows grow, and the receiver finds out what each wants.
 const GROWING_PART: f64 = 0.3;
 
@@ -34,7 +37,8 @@ pub(super) fn measure(options: &Options) -> Result<Measured, String> {
         Links::FromHost(NodeId(1), None),
         Change::Rate { bits_per_s },
     )];
-    let writes = writes(MESSAGE_BYTES, DEPTH, 0);
+    let mut writes = writes(MESSAGE_BYTES, DEPTH, 0);
+    writes.idle_ns = STARTS_NS;
     let mut scenario = super::scenario("demand", options.seed, fabric, &writes, &pairs);
     for (pair, rate) in scenario.pairs.iter_mut().zip(&best) {
         pair.workloads[0].messages = (rate * LASTS_S / 8.0 / f64::from(MESSAGE_BYTES)) as u32 + 1;

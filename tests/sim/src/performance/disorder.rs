@@ -16,6 +16,9 @@ const DEPTH: u32 = 16;
 /// So long a run lasts at the full rate, pauses not counted.
 const LASTS_S: f64 = 0.02;
 
+/// Within this time it begins, so that what happens finds it at another place with each seed.
+const STARTS_NS: u64 = 200_000;
+
 /// Paths move so often.
 const MOVE_NS: u64 = 200_000;
 
@@ -79,7 +82,8 @@ fn stream(options: &Options, name: &str, fabric: FabricConfig) -> Scenario {
     let line = f64::from(options.planes) * LINK_BITS_PER_S * PAYLOAD_SHARE;
     let messages = (line * LASTS_S / 8.0 / f64::from(MESSAGE_BYTES)) as u32;
     let depth = DEPTH * u32::from(options.planes);
-    let writes = writes(MESSAGE_BYTES, depth, messages);
+    let mut writes = writes(MESSAGE_BYTES, depth, messages);
+    writes.idle_ns = STARTS_NS;
     let pairs = [[SENDER, RECEIVER]];
     let mut scenario = super::scenario(name, options.seed, fabric, &writes, &pairs);
     for host in &mut scenario.hosts {

@@ -126,6 +126,7 @@ mod tests {
         let sample = |at: u64| Sample {
             at_ns: at * 10,
             rate_bytes_per_s: Vec::new(),
+            completed_bytes: 0,
             placed_bytes: 3 * at.saturating_sub(50),
             into_first: Default::default(),
             into_first_by_plane: Vec::new(),

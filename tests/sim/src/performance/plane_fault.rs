@@ -17,6 +17,9 @@ const MESSAGE_BYTES: u32 = 256 << 10;
 /// Messages outstanding: 32 MiB, several times what all planes hold.
 const DEPTH: u32 = 128;
 
+/// Within this time it begins, so that what happens finds it at another place with each seed.
+const STARTS_NS: u64 = 200_000;
+
 /// A plane dies then, when windows have long grown.
 const DIES_NS: u64 = 3_000_000;
 
@@ -39,8 +42,8 @@ const RECOVERED: f64 = 0.97;
 const WINDOW_NS: u64 = 50_000;
 const SAMPLE_NS: u64 = 10_000;
 
-/// A plane is used again when it carries this part of what its link carries.
-const USED: f64 = 0.5;
+/// A plane is used again when it carries this part of what its link carries: more than probes and what a single path tries.
+const USED: f64 = 0.1;
 
 /// `slow-plane` lasts so long, and what is reached counts after this part of it.
 const SLOW_LASTS_S: f64 = 0.008;
@@ -48,8 +51,8 @@ const SLOW_GROWING_PART: f64 = 0.4;
 const SLOW_MESSAGE_BYTES: u32 = 64 << 10;
 const SLOW_DIVISOR: f64 = 10.0;
 
-/// `recover_us`, from the fault until what goes through is 97 % of what the links of the other planes carry (NaN if it never
-/// is), and `errors`, queue pairs and connections that failed.
+/// `recover_us`, from the fault until what is placed and what completes is 97 % of what the links of the other planes carry
+/// (NaN if it never is), and `errors`, queue pairs and connections that failed.
 pub(super) fn death(options: &Options) -> Result<Measured, String> {
     let planes = f64::from(options.planes);
     let shape = match options.what {
@@ -79,8 +82,25 @@ pub(super) fn death(options: &Options) -> Result<Measured, String> {
     let all = planes * LINK_BITS_PER_S * PAYLOAD_SHARE;
     let until = |rest_bits_per_s: f64| {
         let least_bytes = rest_bits_per_s * RECOVERED / 8e9 * WINDOW_NS as f64;
-        let placed = |sample: &Sample| sample.placed_bytes;
-        until_growing(&outcome.samples, DIES_NS, WINDOW_NS, least_bytes, placed) / 1e3
+        let until = |quantity: fn(&Sample) -> u64| {
+            let begins_ns =
+                until_growing(&outcome.samples, DIES_NS, WINDOW_NS, least_bytes, quantity);
+            // What waited for something lost completes all at once, at the end of the time in which it is found.
+            if begins_ns > 0.0 {
+                begins_ns + WINDOW_NS as f64
+            } else {
+                begins_ns
+            }
+        };
+        let (placed, completed) = (
+            until(|sample| sample.placed_bytes),
+            until(|sample| sample.completed_bytes),
+        );
+        if placed.is_nan() || completed.is_nan() {
+            f64::NAN
+        } else {
+            placed.max(completed) / 1e3
+        }
     };
     let counters = &outcome.counters;
     measured.values = vec![
@@ -102,7 +122,7 @@ pub(super) fn death(options: &Options) -> Result<Measured, String> {
     Ok(measured)
 }
 
-/// `used_again_us`, from the return of a plane until half of its link is used.
+/// `used_again_us`, from the return of a plane until a tenth of its link is used.
 pub(super) fn comeback(options: &Options) -> Result<Measured, String> {
     let planes = f64::from(options.planes);
     let seconds = (DIES_NS + DEAD_NS) as f64 / 1e9 + AFTER_RETURN_S;
@@ -128,7 +148,16 @@ pub(super) fn comeback(options: &Options) -> Result<Measured, String> {
     measured.values = vec![("used_again_us", used_ns / 1e3)];
     let dead = placed_bits_per_s(&outcome.samples, &(returns_ns - DEAD_NS / 2..returns_ns))?;
     let rest = (planes - 1.0) * LINK_BITS_PER_S * PAYLOAD_SHARE;
-    measured.asides = vec![("of_the_rest_while_dead", dead / rest)];
+    let ends_ns = all_at_work(&outcome, 0..1)?.end;
+    let later = ends_ns - (ends_ns.saturating_sub(returns_ns)) / 3..ends_ns;
+    let later = placed_bits_per_s(&outcome.samples, &later)?;
+    measured.asides = vec![
+        ("of_the_rest_while_dead", dead / rest),
+        (
+            "of_all_later",
+            later / (planes * LINK_BITS_PER_S * PAYLOAD_SHARE),
+        ),
+    ];
     Ok(measured)
 }
 
@@ -138,7 +167,8 @@ pub(super) fn slow(options: &Options) -> Result<Measured, String> {
     let sum = (planes - 1.0 + 1.0 / SLOW_DIVISOR) * LINK_BITS_PER_S * PAYLOAD_SHARE;
     let messages = (sum * SLOW_LASTS_S / 8.0 / f64::from(SLOW_MESSAGE_BYTES)) as u32;
     let depth = (options.queued_bytes / u64::from(SLOW_MESSAGE_BYTES)).max(1) as u32;
-    let writes = writes(SLOW_MESSAGE_BYTES, depth, messages + depth);
+    let mut writes = writes(SLOW_MESSAGE_BYTES, depth, messages + depth);
+    writes.idle_ns = STARTS_NS;
     let mut fabric = FabricConfig::new(options.planes, Shape::SingleSwitch, options.rtt_ns());
     let far_end = Links::ToHost(RECEIVER, Some(drawn_plane(options)));
     let bits_per_s = (LINK_BITS_PER_S / SLOW_DIVISOR) as u64;
@@ -162,7 +192,8 @@ pub(super) fn slow(options: &Options) -> Result<Measured, String> {
 fn stream(options: &Options, name: &str, shape: Shape, seconds: f64) -> Scenario {
     let bytes = f64::from(options.planes) * LINK_BITS_PER_S * PAYLOAD_SHARE / 8.0 * seconds;
     let messages = (bytes / f64::from(MESSAGE_BYTES)) as u32 + DEPTH;
-    let writes = writes(MESSAGE_BYTES, DEPTH, messages);
+    let mut writes = writes(MESSAGE_BYTES, DEPTH, messages);
+    writes.idle_ns = STARTS_NS;
     let fabric = FabricConfig::new(options.planes, shape, options.rtt_ns());
     let pairs = [[SENDER, RECEIVER]];
     let mut scenario = super::scenario(name, options.seed, fabric, &writes, &pairs);

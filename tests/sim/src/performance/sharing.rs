@@ -13,6 +13,9 @@ const DEPTH: u32 = 16;
 const LASTS_S: f64 = 0.02;
 const GROWING_PART: f64 = 0.3;
 
+/// Within this time all begin.
+const STARTS_NS: u64 = 200_000;
+
 /// A permutation needs less: many hosts are simulated.
 const PERMUTATION_LASTS_S: f64 = 0.004;
 
@@ -33,7 +36,8 @@ pub(super) fn paths(options: &Options) -> Result<Measured, String> {
     let fabric = FabricConfig::new(1, shape, options.rtt_ns());
     let line = LINK_BITS_PER_S * PAYLOAD_SHARE;
     let messages = line * LASTS_S / 8.0 / f64::from(MESSAGE_BYTES) / flows as f64;
-    let writes = writes(MESSAGE_BYTES, DEPTH, messages as u32);
+    let mut writes = writes(MESSAGE_BYTES, DEPTH, messages as u32);
+    writes.idle_ns = STARTS_NS;
     let mut scenario = super::scenario("paths-fairness", options.seed, fabric, &writes, &pairs);
     for (flow, paths) in options.paths.iter().enumerate() {
         scenario.hosts[flow].paths = *paths;

@@ -80,7 +80,7 @@ pub static SCENARIOS: &[Measuring] = &[
     },
     Measuring {
         name: "plane-return",
-        about: "A plane that was dead for 30 ms comes back: how soon half of it is used (used_again_us)",
+        about: "A plane that was dead for 30 ms comes back: how soon it is used (used_again_us)",
         options: &["planes", "constants", "rtt_us"],
         defaults: &[("planes", "8")],
         measure: plane_fault::comeback,

@@ -15,6 +15,10 @@ const FIRST_FABRIC_SEED: u64 = 3_000_000;
 /// Links of a way at most, in both directions together.
 const LINKS_OF_RTT: u64 = 8;
 
+/// A full queue is not longer than this where a link is slow for ever: programs whose patience ends before a packet and its
+/// answer come through are told of an error, and rightly.
+const QUEUE_NS_MAX: u64 = 20_000_000;
+
 /// Puts some scenarios on a fabric. Everything comes from a generator of its own.
 pub(super) fn perhaps_on_fabric(scenario: &mut Scenario) {
     let rng = &mut SmallRng::seed_from_u64(scenario.seed ^ 0xfab_71c5);
@@ -140,6 +144,7 @@ impl Place {
         ];
         if rng.random_ratio(1, 3) {
             let bits_per_s = network.link_bits_per_s / pick(rng, &[2, 10, 50]);
+            let bits_per_s = bits_per_s.max(network.queue_bytes * 8_000_000_000 / QUEUE_NS_MAX);
             changes.push((self.links(rng), Change::Rate { bits_per_s }));
         }
         if network.route_spread_ns > 0 {
@@ -188,7 +193,7 @@ impl Place {
                 (Change::Lose(heavy), Change::Lose(Loss::each(0.0)))
             } else {
                 let rate = |bits_per_s| Change::Rate { bits_per_s };
-                (rate(100_000_000), rate(10_000_000_000))
+                (rate(500_000_000), rate(10_000_000_000))
             };
             faults.push((at_ns, Fault::Links(links, bad)));
             faults.push((at_ns + ns, Fault::Links(links, good)));

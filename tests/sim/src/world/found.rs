@@ -39,6 +39,7 @@ impl World {
             at_ns: self.now.since_ns(START),
             rate_bytes_per_s,
             placed_bytes: self.ledger.placed_bytes(),
+            completed_bytes: self.ledger.completed_bytes(),
             into_first: into_first(None),
             into_first_by_plane: planes.map(|plane| into_first(Some(plane)).bytes).collect(),
         });
