@@ -9,6 +9,7 @@
 
 pub mod checker;
 pub mod content;
+pub mod exchange;
 pub mod fabric;
 pub mod memory;
 pub mod network;
@@ -16,6 +17,7 @@ pub mod node;
 pub mod performance;
 pub mod program;
 pub mod report;
+pub mod rocev2;
 pub mod scenario;
 pub mod script;
 pub mod trace;
