@@ -28,17 +28,12 @@ const PACKETS_PER_ACK: u32 = 16;
 /// What a packet is for. PSNs are counted from 0 and never wrap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Packet {
-    Data {
-        psn: u64,
-    },
+    /// It may ask for an acknowledgement at once.
+    Data { psn: u64, asks: bool },
     /// All before this PSN is there.
-    Ack {
-        psn: u64,
-    },
+    Ack { psn: u64 },
     /// The same, and something after it came: send again from here.
-    Nak {
-        psn: u64,
-    },
+    Nak { psn: u64 },
     /// Congestion.
     Cnp,
 }
@@ -148,7 +143,7 @@ pub(super) struct Taken {
 }
 
 impl Receiver {
-    pub(super) fn take(&mut self, psn: u64, message_bytes: u32) -> Taken {
+    pub(super) fn take(&mut self, (psn, asks): (u64, bool), message_bytes: u32) -> Taken {
         if psn > self.expected {
             let refuses = !std::mem::replace(&mut self.refused, true);
             let answer = refuses.then_some(Packet::Nak { psn: self.expected });
@@ -168,7 +163,7 @@ impl Receiver {
         self.refused = false;
         self.since_ack += 1;
         let message = self.expected.is_multiple_of(packets_of(message_bytes));
-        let answers = message || self.since_ack >= PACKETS_PER_ACK;
+        let answers = message || asks || self.since_ack >= PACKETS_PER_ACK;
         if answers {
             self.since_ack = 0;
         }
@@ -235,15 +230,15 @@ mod tests {
     #[test]
     fn a_gap_is_refused_once_and_everything_after_it_sent_again() {
         let (mut sender, mut receiver) = (sender(), Receiver::default());
-        assert_eq!(receiver.take(sender.take().0, BYTES).answer, None);
+        assert_eq!(receiver.take((sender.take().0, false), BYTES).answer, None);
         sender.take();
-        let nak = receiver.take(sender.take().0, BYTES).answer;
+        let nak = receiver.take((sender.take().0, false), BYTES).answer;
         assert_eq!(nak, Some(Packet::Nak { psn: 1 }));
-        assert_eq!(receiver.take(2, BYTES).answer, None);
+        assert_eq!(receiver.take((2, false), BYTES).answer, None);
         assert!(sender.acknowledge(1, true));
         assert_eq!(sender.take(), (1, 4096 + 16, true));
-        assert_eq!(receiver.take(1, BYTES).answer, None);
-        let last = receiver.take(sender.take().0, BYTES);
+        assert_eq!(receiver.take((1, false), BYTES).answer, None);
+        let last = receiver.take((sender.take().0, false), BYTES);
         assert_eq!(last.answer, Some(Packet::Ack { psn: 3 }));
         assert!(last.message);
         assert!(sender.acknowledge(3, false) && !sender.awaits());
@@ -255,11 +250,11 @@ mod tests {
     fn a_timeout_sends_all_again_and_duplicates_are_acknowledged() {
         let (mut sender, mut receiver) = (sender(), Receiver::default());
         while sender.has_packets() {
-            receiver.take(sender.take().0, BYTES);
+            receiver.take((sender.take().0, false), BYTES);
         }
         sender.time_out();
         assert_eq!(sender.take().0, 0);
-        let taken = receiver.take(0, BYTES);
+        let taken = receiver.take((0, false), BYTES);
         assert_eq!(taken.answer, Some(Packet::Ack { psn: 3 }));
         assert!(!taken.message);
         assert!(sender.acknowledge(3, false) && !sender.has_packets());

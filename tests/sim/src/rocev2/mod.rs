@@ -38,6 +38,9 @@ const NIC_BYTES: u64 = 2 * (PAYLOAD_BYTES as u64 + 100);
 /// Pace that a flow was kept from by others of its host it may catch up with, a packet's worth.
 const CATCH_UP_PS: u64 = 340_000;
 
+/// Below this part of the line's rate a flow is slow.
+const SLOW_PART: f64 = 1.0 / 16.0;
+
 const PS_PER_NS: u64 = 1_000;
 
 /// What is run.
@@ -63,7 +66,7 @@ pub struct Setting {
 }
 
 impl Setting {
-    /// The published parameters.
+    /// The published parameters; see [`DcqcnConfig`] for the one that is not.
     #[must_use]
     pub fn new(seed: u64, fabric: FabricConfig) -> Self {
         Self {
@@ -334,7 +337,13 @@ impl<'a> Nics<'a> {
         sender.next_at_ps = base_ps + (wire_bytes as f64 * 8e12 / rate) as u64;
         self.outcome.retransmissions += u64::from(again);
         self.restart_timer(flow, was_idle);
-        self.send(flow, Packet::Data { psn }, bytes);
+        // A slow flow asks with each packet, or it would hear nothing for longer than a timeout.
+        let asks = rate < SLOW_PART * self.fabric_line_bits_per_s();
+        self.send(flow, Packet::Data { psn, asks }, bytes);
+    }
+
+    fn fabric_line_bits_per_s(&self) -> f64 {
+        self.setting.fabric.from_host.bits_per_s as f64
     }
 
     /// Puts a packet on its host's link.
@@ -363,13 +372,13 @@ impl<'a> Nics<'a> {
 
     fn receive(&mut self, flow: usize, packet: Packet, ce: bool) {
         match packet {
-            Packet::Data { psn } => {
+            Packet::Data { psn, asks } => {
                 let interval_ns = self.setting.cnp_interval_ns;
                 if ce && self.receivers[flow].notifies(self.now, interval_ns) {
                     self.outcome.notifications += 1;
                     self.send(flow, Packet::Cnp, CNP_BYTES);
                 }
-                let taken = self.receivers[flow].take(psn, self.progress.plan().bytes);
+                let taken = self.receivers[flow].take((psn, asks), self.progress.plan().bytes);
                 if let Some(answer) = taken.answer {
                     self.send(flow, answer, ACK_BYTES);
                 }

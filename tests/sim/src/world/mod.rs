@@ -18,6 +18,7 @@ use rand::rngs::SmallRng;
 use rand::{RngCore, SeedableRng};
 
 use crate::checker::Ledger;
+use crate::exchange::Progress;
 use crate::fabric::{Hop, Next};
 use crate::network::Datagram;
 use crate::node::{Arrived, Node};
@@ -46,6 +47,8 @@ pub(crate) enum Action {
     Submit,
     /// Post receives.
     Post(u32),
+    /// The exchange begins.
+    Begin,
 }
 
 #[derive(Debug)]
@@ -107,6 +110,8 @@ pub struct World {
     pub(crate) receive_leases: HashMap<u64, Lease>,
     pub(crate) next_cookie: u64,
     pub(crate) rng: SmallRng,
+    /// Where messages wait for one another; see `program/exchange.rs`.
+    pub(crate) exchange: Option<Progress>,
     wires: Wires,
     planes: u8,
     pairs: Vec<[AgentId; 2]>,
@@ -127,6 +132,8 @@ pub struct World {
     sample_ns: u64,
     samples: Vec<Sample>,
     resting_paths: usize,
+    /// A program that was not done when they were asked last: most likely it still is not.
+    busy: usize,
 }
 
 /// Clocks of hosts do not begin at 0.
@@ -184,6 +191,7 @@ impl World {
             receive_leases: HashMap::new(),
             next_cookie: 0,
             rng,
+            exchange: scenario.exchange.clone().map(Progress::new),
             wires,
             planes,
             pairs: Vec::new(),
@@ -201,6 +209,7 @@ impl World {
             sample_ns: scenario.sample_ns,
             samples: Vec::new(),
             resting_paths: 0,
+            busy: 0,
         };
         if scenario.carry_payloads || show.events {
             world.nodes.iter_mut().for_each(Node::enable_log);
@@ -216,6 +225,7 @@ impl World {
             let ids = world.create_pair(pair);
             world.pairs.push(ids);
         }
+        world.plan_exchange();
         if scenario.sample_ns > 0 {
             world.schedule(start, What::Look);
         }
@@ -292,17 +302,24 @@ impl World {
         }
     }
 
-    fn programs_done(&self) -> bool {
-        // Cheap first: most programs have something left for most of the time.
-        self.programs
-            .iter()
-            .enumerate()
-            .all(|(at, program)| match program.state {
-                State::Over => true,
-                State::Failed => self.ledger.pending(AgentId(at)) == 0,
-                State::Starting => program.left == 0,
-                State::Running => program.left == 0 && self.ledger.pending(AgentId(at)) == 0,
-            })
+    fn programs_done(&mut self) -> bool {
+        let is_busy = |at: &usize| !self.is_program_done(*at);
+        let found = Some(self.busy)
+            .filter(|at| *at < self.programs.len())
+            .filter(is_busy)
+            .or_else(|| (0..self.programs.len()).find(is_busy));
+        self.busy = found.unwrap_or(0);
+        found.is_none()
+    }
+
+    fn is_program_done(&self, at: usize) -> bool {
+        let program = &self.programs[at];
+        match program.state {
+            State::Over => true,
+            State::Failed => self.ledger.pending(AgentId(at)) == 0,
+            State::Starting => program.left == 0,
+            State::Running => program.left == 0 && self.ledger.pending(AgentId(at)) == 0,
+        }
     }
 
     fn step(&mut self) {
@@ -439,6 +456,11 @@ impl World {
             };
             self.wake(datagram.to, self.now + delay_ns);
         }
+    }
+
+    /// Since the start of the run.
+    pub(crate) fn elapsed_ns(&self) -> u64 {
+        self.now.since_ns(START)
     }
 
     // ---- Plans ----
