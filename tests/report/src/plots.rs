@@ -84,10 +84,13 @@ impl Lines<'_> {
                 chart.draw_series(LineSeries::new(points, style))?
             };
             if let Some(label) = &line.label {
-                let dashed = line.dashed;
+                // Dashes are two, a line is one from end to end.
+                let gap = if line.dashed { 3 } else { 0 };
                 drawn.label(label.as_str()).legend(move |(x, y)| {
-                    let end = if dashed { x + 9 } else { x + 22 };
-                    PathElement::new(vec![(x, y), (end, y)], color.stroke_width(3))
+                    let dash = |from, to| {
+                        PathElement::new(vec![(from, 0), (to, 0)], color.stroke_width(3))
+                    };
+                    EmptyElement::at((x, y)) + dash(0, 11 - gap) + dash(11 + gap, 22)
                 });
             }
             if line.dotted {
@@ -173,10 +176,8 @@ impl Bars<'_> {
                     Rectangle::new([(x, y - 6), (x + 18, y + 6)], color.filled())
                 });
         }
-        let small = |color: &RGBColor| {
-            let centered = Pos::new(HPos::Center, VPos::Bottom);
-            (FONT, TEXT - 2).into_font().color(color).pos(centered)
-        };
+        let above = Pos::new(HPos::Center, VPos::Bottom);
+        let small = (FONT, TEXT - 2).into_font().color(&INK).pos(above);
         let below = Pos::new(HPos::Center, VPos::Top);
         let named = (FONT, TEXT).into_font().color(&INK).pos(below);
         for (group, values) in self.values.iter().enumerate() {
@@ -188,8 +189,7 @@ impl Bars<'_> {
                     ("never".to_owned(), 0.0)
                 };
                 let (x, y) = chart.backend_coord(&(at, height));
-                let color = &self.kinds[kind].1;
-                area.draw(&Text::new(text, (x, y - 4), small(color)))?;
+                area.draw(&Text::new(text, (x, y - 4), small.clone()))?;
             }
             let (x, y) = chart.backend_coord(&(group as f64 + 0.5, 0.0));
             area.draw(&Text::new(self.groups[group], (x, y + 8), named.clone()))?;

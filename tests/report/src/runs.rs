@@ -21,7 +21,7 @@ impl Run {
             .run(&options)
             .map_err(|problem| anyhow!("{name}: {problem}"))?;
         Ok(Self {
-            command: command(&figures),
+            command: command(figures.name, &figures.options, figures.seed),
             figures,
         })
     }
@@ -33,9 +33,9 @@ impl Run {
 }
 
 /// Every option is named, also where it has its default.
-fn command(figures: &Figures) -> String {
-    let mut command = format!("cargo xtask sim {}", figures.name);
-    for (name, value) in &figures.options {
+fn command(scenario: &str, options: &[(&'static str, Value)], seed: u64) -> String {
+    let mut command = format!("cargo xtask sim {scenario}");
+    for (name, value) in options {
         let name = name.replace('_', "-");
         match value {
             Value::Bool(false) => {}
@@ -44,7 +44,7 @@ fn command(figures: &Figures) -> String {
             value => command += &format!(" --{name} {value}"),
         }
     }
-    command + &format!(" --seed {}", figures.seed)
+    command + &format!(" --seed {seed}")
 }
 
 #[cfg(test)]
@@ -53,22 +53,13 @@ mod tests {
 
     #[test]
     fn the_command_names_what_was_asked() {
-        let figures = Figures {
-            name: "collective",
-            seed: 7,
-            options: vec![
-                ("rtt_us", Value::from(10)),
-                ("world", Value::from("loss0.1")),
-                ("pfc", Value::from(true)),
-                ("other", Value::from(false)),
-            ],
-            values: Vec::new(),
-            asides: Vec::new(),
-            notes: Vec::new(),
-            packets: 0,
-            samples: Vec::new(),
-        };
+        let options = [
+            ("rtt_us", Value::from(10)),
+            ("world", Value::from("loss0.1")),
+            ("pfc", Value::from(true)),
+            ("other", Value::from(false)),
+        ];
         let told = "cargo xtask sim collective --rtt-us 10 --world loss0.1 --pfc --seed 7";
-        assert_eq!(command(&figures), told);
+        assert_eq!(command("collective", &options, 7), told);
     }
 }

@@ -159,7 +159,7 @@ fn incast(extent: &Extent, senders: usize) -> Result<Section> {
     let queue = over_time(
         "queue of the receiver's port, KiB",
         INCAST_SHOWN_US,
-        (longest * 1.1).max(200.0),
+        (longest * 1.35).max(200.0),
         lines,
     )?;
     let table = table_of(
@@ -307,7 +307,7 @@ fn planes(extent: &Extent) -> Result<Section> {
             Line {
                 label: Some("what the links carry".into()),
                 color: GREY,
-                dashed: true,
+                dashed: false,
                 dotted: false,
                 points: vec![(0.0, 0.0), (most, most * per_plane)],
             },
