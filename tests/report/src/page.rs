@@ -40,14 +40,14 @@ pub(crate) fn page(sections: &[Section], extent: &Extent) -> String {
     out += "<meta name=\"viewport\" content=\"width=device-width\">\n<title>metaroce in the simulator</title>\n";
     let _ = write!(out, "<style>\n{STYLE}</style>\n</head>\n<body>\n");
     out += "<h1>metaroce in the simulator</h1>\n";
-    let _ = write!(
+    let _ = writeln!(
         out,
         "<p>The transport's own code, in virtual time. Links have 100 Gb/s, packets 4 KiB of payload (4226 bytes on the wire: \
          0.338 µs), ports of switches a queue of 1 MiB that marks packets (ECN) when more than 130 kB wait, and nothing pauses a \
          link. Round trips, for a packet of no length, are named with each plot. Hosts take no time and are never late; a \
          connection has 16 paths. RoCEv2 is a model of NICs in the same fabric: one path for each queue pair, go-back-N, DCQCN, \
          the same payload (4178 bytes on the wire), timeouts of 0.5 ms; “endless queues” never drop, as under PFC, and pause \
-         nobody. Everything comes from the seed, {}: the commands under a plot give its figures again.</p>\n",
+         nobody. Everything comes from the seed, {}: the commands under a plot give its figures again.</p>",
         extent.seed
     );
     out += "<nav>";
