@@ -51,11 +51,16 @@ fn rocev2_is_as_fast_as_it_is_elsewhere(
     assert!((time_us / elsewhere_us - 1.0).abs() < off, "{time_us}");
 }
 
-/// On one switch nothing but the line and the round trips takes time.
+/// On one switch nothing but the line and the round trips takes time. Where all send to all, grants take some more: what a flow
+/// that is done leaves to the others is told to them late.
 #[rstest]
-#[case(Transport::Rocev2, 4_178.0)]
-#[case(Transport::Metaroce, 4_226.0)]
-fn clean_times_are_those_of_the_line(#[case] transport: Transport, #[case] packet_bytes: f64) {
+#[case(Transport::Rocev2, 4_178.0, 1.1)]
+#[case(Transport::Metaroce, 4_226.0, 1.35)]
+fn clean_times_are_those_of_the_line(
+    #[case] transport: Transport,
+    #[case] packet_bytes: f64,
+    #[case] most_all_to_all: f64,
+) {
     let message_us = 16.0 * packet_bytes * 8.0 / 100e3;
     // A ring waits in each step for the way and for the last packet in the switch.
     let step_us = message_us + 2.5 + packet_bytes * 8.0 / 100e3;
@@ -70,7 +75,7 @@ fn clean_times_are_those_of_the_line(#[case] transport: Transport, #[case] packe
     let least_us = 14.0 * message_us + step_us;
     let all_us = time_us(&all_to_all);
     assert!(
-        (0.999..1.1).contains(&(all_us / least_us)),
+        (0.999..most_all_to_all).contains(&(all_us / least_us)),
         "{all_us} of {least_us}"
     );
 }
@@ -106,7 +111,7 @@ fn what_is_in_the_way_costs_rocev2_more(
 #[case(Kind::Alltoall)]
 fn over_a_dead_link_it_ends_and_rocev2_never_does(#[case] kind: Kind) {
     let ours = measure(&small(kind, Surroundings::Deadlink, Transport::Metaroce));
-    assert!(ours.value("time_us") < 50_000.0, "{ours}");
+    assert!(ours.value("time_us") < 5_000.0, "{ours}");
     let theirs = measure(&small(kind, Surroundings::Deadlink, Transport::Rocev2));
     assert!(theirs.value("time_us").is_nan(), "{theirs}");
     assert!(theirs.json().contains(r#""time_us":null,"p99_us":null"#));
