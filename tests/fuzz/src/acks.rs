@@ -86,7 +86,7 @@ impl Bench {
         // Near the wrap of the stamps, or not.
         let now = Time::from_ns(u64::from(bytes.arbitrary::<u32>()?) << 7);
         Ok(Self {
-            tx: PathTx::new(PathId(3), Constants::new(driving), now),
+            tx: PathTx::new(PathId(3), Constants::new(driving, Default::default()), now),
             rx: PathRx::new(PathId(3)),
             now,
             acked: Vec::new(),

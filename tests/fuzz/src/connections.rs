@@ -94,6 +94,7 @@ fn scenario_of(bytes: &mut Unstructured<'_>) -> Result<Scenario> {
         limit_events,
         carry_payloads: true,
         sample_ns: 0,
+        exchange: None,
     })
 }
 

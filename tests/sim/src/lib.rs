@@ -4,11 +4,12 @@
 //! Nothing here reads a clock, starts a thread or draws a random number that does not come from the seed of a
 //! [`scenario::Scenario`]: the same seed gives the same run, packet by packet. `world` is the event loop, `network` what
 //! happens to a datagram (or, where links and queues matter, `fabric`), `node` one host and how it drives its endpoint, `memory` its regions and receive queues,
-//! `program` and `workload` what the simulated programs do, `checker` the contract of verbs, which knows nothing of the
+//! `program` and `workload` what the simulated programs do, `exchange` which messages of a collective wait for which, `rocev2` what is compared with, `checker` the contract of verbs, which knows nothing of the
 //! transport, `scenario` draws all of that from a seed, and `performance` measures how fast it was. Run `cargo run -p metaroce-sim --release -- --help`.
 
 pub mod checker;
 pub mod content;
+pub mod exchange;
 pub mod fabric;
 pub mod memory;
 pub mod network;
@@ -16,6 +17,7 @@ pub mod node;
 pub mod performance;
 pub mod program;
 pub mod report;
+pub mod rocev2;
 pub mod scenario;
 pub mod script;
 pub mod trace;

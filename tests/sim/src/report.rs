@@ -5,6 +5,7 @@ use std::fmt;
 use metaroce_proto::telemetry::Counters;
 
 use crate::AgentId;
+use crate::exchange::Passed;
 use crate::fabric::LinkCounters;
 
 /// A request that ended with success. Times are from the start of the run.
@@ -74,6 +75,8 @@ pub struct Outcome {
     pub planes: Vec<LinkCounters>,
     /// Requests that ended with success, in the order of their completions.
     pub completions: Vec<Completion>,
+    /// Messages of the exchange, if there is one, in the order of submission.
+    pub passed: Vec<Passed>,
     /// See [`crate::scenario::Scenario::sample_ns`].
     pub samples: Vec<Sample>,
     /// The state of each program.

@@ -54,6 +54,16 @@ impl Mix {
         write_read: 0,
         read_send: 0,
     };
+    /// Only WRITEs with immediate.
+    pub const WRITES_IMM: Self = Self {
+        send: 0,
+        write: 0,
+        write_imm: 1,
+        read: 0,
+        atomic: 0,
+        write_read: 0,
+        read_send: 0,
+    };
     /// Only READs.
     pub const READS: Self = Self {
         send: 0,

@@ -11,6 +11,7 @@ mod fabric;
 mod fuzz;
 mod output;
 mod ping_pong;
+mod report;
 mod sanitize;
 mod sim;
 mod tcp_stream;
@@ -48,6 +49,9 @@ enum Command {
     Fuzz(fuzz::Arguments),
     /// Run the transport in simulated networks, by seeds; `sim --help` of the simulator tells all arguments.
     Sim(sim::Arguments),
+    /// Draw what the transport does in simulated fabrics, and RoCEv2 beside it, on one HTML page (--help tells more).
+    #[command(disable_help_flag = true)]
+    Report(report::Arguments),
     /// Run the tests of the unsafe corners under the address sanitizer, or valgrind where there is none.
     Sanitize(sanitize::Arguments),
     /// Try every order of the threads in models of the concurrent corners.
@@ -81,6 +85,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Dissect(arguments) => dissect::run(&arguments),
         Command::Fuzz(arguments) => fuzz::run(&arguments),
         Command::Sim(arguments) => sim::run(&arguments),
+        Command::Report(arguments) => report::run(&arguments),
         Command::Sanitize(arguments) => sanitize::run(&arguments),
         Command::Loom => sanitize::loom(),
         Command::TcpStream(command) => tcp_stream::run(&command).map(|()| ExitCode::SUCCESS),

@@ -77,6 +77,8 @@ pub struct LinkCounters {
     pub duplicated: u64,
     /// Packets lost because the link was down.
     pub dark: u64,
+    /// Bytes that have not left now.
+    pub queued_bytes: u64,
     /// The longest queue.
     pub longest_queue_bytes: u64,
 }
@@ -123,7 +125,7 @@ impl Link {
 
     /// What it did so far.
     pub fn counters(&mut self, now: Time) -> &LinkCounters {
-        self.queued_bytes(now);
+        self.counters.queued_bytes = self.queued_bytes(now);
         &self.counters
     }
 

@@ -230,6 +230,7 @@ impl Fabric {
             sum.damaged += one.damaged;
             sum.duplicated += one.duplicated;
             sum.dark += one.dark;
+            sum.queued_bytes += one.queued_bytes;
             sum.longest_queue_bytes = sum.longest_queue_bytes.max(one.longest_queue_bytes);
         }
         sum

@@ -4,6 +4,8 @@ use std::{fmt, iter};
 
 use serde_json::Value;
 
+use crate::report::Sample;
+
 /// What a scenario found.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Figures {
@@ -23,6 +25,8 @@ pub struct Figures {
     pub notes: Vec<String>,
     /// Packets simulated in all runs.
     pub packets: u64,
+    /// Samples of the last run, if it took any.
+    pub samples: Vec<Sample>,
 }
 
 impl Figures {

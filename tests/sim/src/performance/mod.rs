@@ -4,6 +4,7 @@
 //! The links have 100 Gb/s, packets 4 KiB of payload, and hosts are as good as a host can be: they look at their sockets
 //! all the time (see [`host`]), so that what is measured is the transport and nothing else.
 
+mod collective;
 mod demand;
 mod disorder;
 mod drain;
@@ -25,12 +26,12 @@ use crate::NodeId;
 use crate::fabric::FabricConfig;
 use crate::network::LOWER_BYTES;
 use crate::node::HostConfig;
-use crate::report::Outcome;
+use crate::report::{Outcome, Sample};
 use crate::scenario::{Pair, Scenario};
 use crate::workload::{Mix, Workload};
 use crate::world::World;
 pub use figures::Figures;
-pub use options::{Constants, Options, What};
+pub use options::{Constants, Kind, Options, Surroundings, Transport, What};
 pub use table::{Measuring, SCENARIOS, find};
 
 /// Rate of the links.
@@ -47,6 +48,7 @@ struct Measured {
     asides: Vec<(&'static str, f64)>,
     notes: Vec<String>,
     packets: u64,
+    samples: Vec<Sample>,
 }
 
 impl Measured {
@@ -55,6 +57,7 @@ impl Measured {
         let outcome = World::run(scenario, false);
         self.packets += outcome.packets;
         self.notes.push(outcome.summary());
+        self.samples.clone_from(&outcome.samples);
         if outcome.is_right() {
             Ok(outcome)
         } else {

@@ -15,6 +15,9 @@ const PLANES_MAX: i64 = 16;
 /// Bytes outstanding at most: what a stream may have beyond its oldest message.
 const QUEUED_BYTES_MAX: u64 = 64 << 20;
 
+/// As many as 254 hosts may exchange with messages of the longest.
+const BYTES_MAX: i64 = 254 << 20;
+
 /// What is asked of the scenarios; each looks at its own.
 #[derive(Clone, PartialEq, Debug, Args, Serialize)]
 pub struct Options {
@@ -30,9 +33,9 @@ pub struct Options {
     /// Round trip of a packet of no length, in µs.
     #[arg(long, value_name = "R", default_value = "10", value_parser = clap::value_parser!(u64).range(1..=100_000))]
     pub rtt_us: u64,
-    /// Bytes of a message.
+    /// Bytes of a message; of a collective, bytes of each host.
     #[arg(long, value_name = "N", default_value = "65536",
-        value_parser = clap::value_parser!(u32).range(1..=i64::from(crate::content::CONTENT_BYTES_MAX)))]
+        value_parser = clap::value_parser!(u32).range(1..=BYTES_MAX))]
     pub bytes: u32,
     /// Hosts that send to one.
     #[arg(long, value_name = "N", default_value = "8", value_parser = count(2, HOSTS_MAX))]
@@ -70,6 +73,59 @@ pub struct Options {
     /// Paths of each connection.
     #[arg(long, value_name = "N,N", default_value = "4,32", value_delimiter = ',', value_parser = clap::value_parser!(u8).range(1..=64))]
     pub paths: Vec<u8>,
+    /// What is done.
+    #[arg(long, value_enum, default_value = "allreduce")]
+    pub kind: Kind,
+    /// What is in the way.
+    #[arg(long, value_enum, default_value = "clean")]
+    pub world: Surroundings,
+    /// Who carries the messages.
+    #[arg(long, value_enum, default_value = "metaroce")]
+    pub transport: Transport,
+    /// Queues that never drop, as under PFC.
+    #[arg(long)]
+    pub pfc: bool,
+}
+
+/// A collective operation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// Around a ring, in 2 (n − 1) steps, each with one n-th of the bytes.
+    Allreduce,
+    /// One n-th of the bytes to each other host, all submitted at once.
+    Alltoall,
+}
+
+/// What is in the way of a collective.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize)]
+pub enum Surroundings {
+    /// One switch: flows meet at their receiver only.
+    #[serde(rename = "clean")]
+    Clean,
+    /// Leaves and spines: the hash leads flows over the same links.
+    #[serde(rename = "collide")]
+    Collide,
+    /// The same, and 0.1 % of all packets is lost.
+    #[value(name = "loss0.1")]
+    #[serde(rename = "loss0.1")]
+    Loss01,
+    /// The same, and 1 % of all packets is lost.
+    #[serde(rename = "loss1")]
+    Loss1,
+    /// Leaves and spines, and a link between two of them dies silently 20 µs after the begin.
+    #[serde(rename = "deadlink")]
+    Deadlink,
+}
+
+/// Who carries messages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Transport {
+    /// The transport.
+    Metaroce,
+    /// A model of RoCEv2 NICs.
+    Rocev2,
 }
 
 /// Which timing constants hosts have.

@@ -24,7 +24,7 @@ pub static SCENARIOS: &[Measuring] = &[
     Measuring {
         name: "loss",
         about: "Part of the goodput that is kept when packets get lost (kept)",
-        options: &["loss", "rtt_us", "burst"],
+        options: &["loss", "rtt_us", "burst", "transport"],
         defaults: &[],
         measure: loss::measure,
     },
@@ -127,6 +127,15 @@ pub static SCENARIOS: &[Measuring] = &[
         defaults: &[("nodes", "32"), ("planes", "1")],
         measure: sharing::permutation,
     },
+    Measuring {
+        name: "collective",
+        about: "A ring all-reduce or an all-to-all, with a round trip of 5 µs: its time, and the 99th percentile of the times of \
+                single messages from submission to arrival (time_us, p99_us, null if it never ends, as over RoCEv2 when a \
+                link dies)",
+        options: &["kind", "bytes", "nodes", "world", "transport", "pfc"],
+        defaults: &[("bytes", "16777216")],
+        measure: collective::measure,
+    },
 ];
 
 impl Measuring {
@@ -193,6 +202,7 @@ impl Measuring {
             asides: measured.asides,
             notes: measured.notes,
             packets: measured.packets,
+            samples: measured.samples,
         })
     }
 }

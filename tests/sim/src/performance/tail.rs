@@ -12,6 +12,10 @@ const WARM_UP: usize = 100;
 
 /// `median_us` and `p999_us` of the time from the submission of a message to its completion.
 pub(super) fn measure(options: &Options) -> Result<Measured, String> {
+    let most = crate::content::CONTENT_BYTES_MAX;
+    if options.bytes > most {
+        return Err(format!("bytes of a message must be 1 to {most}"));
+    }
     let mut fabric = FabricConfig::new(1, Shape::SingleSwitch, options.rtt_ns());
     fabric.changes = vec![(Links::ToHosts, Change::Lose(Loss::each(options.loss)))];
     let writes = writes(options.bytes, 1, MESSAGES);

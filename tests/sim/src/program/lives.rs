@@ -161,6 +161,7 @@ impl World {
             Action::Connect => self.connect(id),
             Action::Enable => self.enable(id),
             Action::Submit => self.fill(id),
+            Action::Begin => self.begin_exchange(id),
             Action::Post(count) => self.post_receives(id, count),
         }
     }

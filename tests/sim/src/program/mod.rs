@@ -1,8 +1,9 @@
 //! The simulated programs: one on each queue pair. It registers memory, posts receives, keeps requests outstanding,
 //! reuses memory as soon as a completion says that it may (and fills it with rubbish first), and goes on or ends when
 //! something fails. Everything it does is told to the checker before the endpoint hears of it. `lives.rs` is the begin and
-//! the end of its queue pair, `requests.rs` what it asks for.
+//! the end of its queue pair, `requests.rs` what it asks for, `exchange.rs` what makes it wait for others.
 
+mod exchange;
 mod lives;
 mod requests;
 
@@ -117,10 +118,15 @@ impl World {
             let program = &self.programs[id.0];
             let pending = self.ledger.pending(id) as u32;
             match program.state {
-                State::Running if program.left > 0 && pending < program.workload.depth => {
+                State::Running
+                    if program.left > 0
+                        && pending < program.workload.depth
+                        && self.exchange_allows(id) =>
+                {
                     if !self.submit_next(id) {
                         return;
                     }
+                    self.note_exchange_submitted(id);
                 }
                 State::Failed if program.posts_after_failure > 0 && program.left > 0 => {
                     self.programs[id.0].posts_after_failure -= 1;
@@ -239,6 +245,7 @@ impl World {
             return;
         }
         let owner = lease.owner;
+        self.on_exchange_arrived(owner);
         let delay_ns = self.programs[owner.0].workload.receive_delay_ns;
         if delay_ns == 0 {
             self.post_receives(owner, 1);

@@ -8,7 +8,7 @@ use crate::AgentId;
 use crate::checker::{Expect, Kind, Message};
 use crate::content::Content;
 use crate::memory::{Memory, Span};
-use crate::workload::{Draw, Mistake};
+use crate::workload::{Draw, Mistake, Mix};
 use crate::world::World;
 
 /// Inline requests are at most so long.
@@ -62,8 +62,9 @@ impl World {
             .workload
             .mistake
             .filter(|_| program.left == half.max(1));
-        // The last request is a SEND: when that has arrived, everything has.
-        let draw = if program.left == 1 {
+        // The last request is a SEND: when that has arrived, everything has. One WRITE with immediate says the same.
+        let all_tell = program.workload.mix == Mix::WRITES_IMM;
+        let draw = if program.left == 1 && !all_tell {
             Draw::Send
         } else {
             program.workload.mix.draw(&mut program.rng)

@@ -6,6 +6,7 @@ mod named;
 mod random;
 
 use crate::NodeId;
+use crate::exchange::Exchange;
 use crate::fabric::{Change, FabricConfig, Links};
 use crate::network::NetworkConfig;
 use crate::node::HostConfig;
@@ -97,6 +98,9 @@ pub struct Scenario {
     pub fabric: Option<FabricConfig>,
     /// The connected queue pairs.
     pub pairs: Vec<Pair>,
+    /// The messages of the pairs wait for one another: the pairs are its flows, in its order, and the first end of each
+    /// sends as many requests as a flow has messages.
+    pub exchange: Option<Exchange>,
     /// What happens when, ns after the start.
     pub faults: Vec<(u64, Fault)>,
     /// Everything must be done after this virtual time.
@@ -133,6 +137,7 @@ impl Scenario {
             network: NetworkConfig::default(),
             fabric: None,
             pairs: vec![pair],
+            exchange: None,
             faults: Vec::new(),
             limit_ns: 60_000_000_000,
             limit_events: 5_000_000,

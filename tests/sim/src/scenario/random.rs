@@ -130,6 +130,7 @@ pub fn random(seed: u64) -> Scenario {
         network,
         fabric: None,
         pairs,
+        exchange: None,
         faults,
         limit_ns: 60_000_000_000,
         limit_events: 3_000_000,

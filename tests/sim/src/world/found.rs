@@ -4,6 +4,7 @@ use metaroce_proto::telemetry::{ConnectionInfo, PathInfo};
 use metaroce_proto::types::Time;
 
 use super::{START, What, World};
+use crate::exchange::Progress;
 use crate::fabric::Links;
 use crate::node::Node;
 use crate::report::{Completion, Outcome, Sample};
@@ -98,6 +99,7 @@ impl World {
             planes,
             links: self.wires.counters(self.now, Links::All),
             completions: self.completions,
+            passed: self.exchange.map(Progress::into_passed).unwrap_or_default(),
             samples: self.samples,
             resting_paths: self.resting_paths,
             agents,

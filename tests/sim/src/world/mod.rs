@@ -18,6 +18,7 @@ use rand::rngs::SmallRng;
 use rand::{RngCore, SeedableRng};
 
 use crate::checker::Ledger;
+use crate::exchange::Progress;
 use crate::fabric::{Change, Hop, Links, Loss, Next};
 use crate::network::Datagram;
 use crate::node::{Arrived, Node};
@@ -46,6 +47,8 @@ pub(crate) enum Action {
     Submit,
     /// Post receives.
     Post(u32),
+    /// The exchange begins.
+    Begin,
 }
 
 #[derive(Debug)]
@@ -107,6 +110,8 @@ pub struct World {
     pub(crate) receive_leases: HashMap<u64, Lease>,
     pub(crate) next_cookie: u64,
     pub(crate) rng: SmallRng,
+    /// Where messages wait for one another; see `program/exchange.rs`.
+    pub(crate) exchange: Option<Progress>,
     wires: Wires,
     planes: u8,
     pairs: Vec<[AgentId; 2]>,
@@ -129,6 +134,8 @@ pub struct World {
     resting_paths: usize,
     /// When a node last got a packet that was on its way when its sender died, by receiver and sender.
     echoes: HashMap<(NodeId, NodeId), Time>,
+    /// A program that was not done when they were asked last: most likely it still is not.
+    busy: usize,
 }
 
 /// Clocks of hosts do not begin at 0.
@@ -186,6 +193,7 @@ impl World {
             receive_leases: HashMap::new(),
             next_cookie: 0,
             rng,
+            exchange: scenario.exchange.clone().map(Progress::new),
             wires,
             planes,
             pairs: Vec::new(),
@@ -204,6 +212,7 @@ impl World {
             samples: Vec::new(),
             resting_paths: 0,
             echoes: HashMap::new(),
+            busy: 0,
         };
         if scenario.carry_payloads || show.events {
             world.nodes.iter_mut().for_each(Node::enable_log);
@@ -219,6 +228,7 @@ impl World {
             let ids = world.create_pair(pair);
             world.pairs.push(ids);
         }
+        world.plan_exchange();
         if scenario.sample_ns > 0 {
             world.schedule(start, What::Look);
         }
@@ -299,17 +309,24 @@ impl World {
         }
     }
 
-    fn programs_done(&self) -> bool {
-        // Cheap first: most programs have something left for most of the time.
-        self.programs
-            .iter()
-            .enumerate()
-            .all(|(at, program)| match program.state {
-                State::Over => true,
-                State::Failed => self.ledger.pending(AgentId(at)) == 0,
-                State::Starting => program.left == 0,
-                State::Running => program.left == 0 && self.ledger.pending(AgentId(at)) == 0,
-            })
+    fn programs_done(&mut self) -> bool {
+        let is_busy = |at: &usize| !self.is_program_done(*at);
+        let found = Some(self.busy)
+            .filter(|at| *at < self.programs.len())
+            .filter(is_busy)
+            .or_else(|| (0..self.programs.len()).find(is_busy));
+        self.busy = found.unwrap_or(0);
+        found.is_none()
+    }
+
+    fn is_program_done(&self, at: usize) -> bool {
+        let program = &self.programs[at];
+        match program.state {
+            State::Over => true,
+            State::Failed => self.ledger.pending(AgentId(at)) == 0,
+            State::Starting => program.left == 0,
+            State::Running => program.left == 0 && self.ledger.pending(AgentId(at)) == 0,
+        }
     }
 
     fn step(&mut self) {
@@ -458,6 +475,11 @@ impl World {
             };
             self.wake(datagram.to, self.now + delay_ns);
         }
+    }
+
+    /// Since the start of the run.
+    pub(crate) fn elapsed_ns(&self) -> u64 {
+        self.now.since_ns(START)
     }
 
     // ---- Plans ----
