@@ -198,6 +198,8 @@ pub(crate) struct Connection {
     /// Streams that may have segments to send, in turns.
     ready: VecDeque<QpId>,
     window: ConnectionWindow,
+    /// Path of the last train if that was a short one, and packets that may follow on it.
+    short_trains: Option<(usize, u32)>,
     /// Something was lost a moment ago: until then tails get markers of their own (WIRE 4.11).
     lossy_until: Option<Time>,
     suspicion: Option<Suspicion>,
@@ -298,6 +300,7 @@ impl Connection {
                 now,
             ),
             lossy_until: None,
+            short_trains: None,
             suspicion: None,
             window_opens_at: None,
             waiting_path: None,

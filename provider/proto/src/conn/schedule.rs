@@ -11,7 +11,7 @@ use crate::path::{Bare, PathTx};
 use crate::stream::{Role, SegmentRef};
 use crate::telemetry::SendingCounters;
 use crate::train::Train;
-use crate::types::{QpId, Route, Time};
+use crate::types::{Driving, QpId, Route, Time};
 use crate::wire::{DATA_HEADER_BYTES, PathId};
 
 /// Padding a packet up to its neighbours' size costs less than a train of its own up to about this: a train costs
@@ -199,7 +199,10 @@ impl Connection {
             return false;
         }
         let needed = self.packets_wanted(cx, id, &segment);
-        let Some(at) = self.choose_path(cx, needed) else {
+        let Some(at) = self
+            .path_of_short_trains(cx)
+            .or_else(|| self.choose_path(cx, needed))
+        else {
             let now = cx.now;
             let opens = self.paths.iter().filter_map(|path| path.tx.opens_at());
             self.window_opens_at = opens.filter(|at| *at > now).min();
@@ -230,6 +233,12 @@ impl Connection {
         };
         let emptied = self.fill_train(cx, fill, id, segment, train);
         self.window.on_sent(cx.now, u64::from(train.total_bytes()));
+        let packets_left = match self.short_trains {
+            Some((last, left)) if last == at => left,
+            _ => self.train_packets(cx.shared),
+        };
+        let packets_left = packets_left.saturating_sub(train.segments().len() as u32);
+        self.short_trains = (packets_left > 0 && !emptied).then_some((at, packets_left));
         if emptied {
             self.mark_tail(cx, at, train);
             self.mark_paths(cx.now, at);
@@ -415,6 +424,15 @@ impl Connection {
         by_bytes.min(u32::from(shared.config.train_segments)).max(1)
     }
 
+    /// A small grant makes trains short, of one packet even. As many packets as a whole train would have follow one another
+    /// on one path: a message that one train could carry takes one path (WIRE 4.12), and needs one marker.
+    fn path_of_short_trains(&self, cx: &Context<'_>) -> Option<usize> {
+        let (at, _) = self.short_trains?;
+        let path = &self.paths[at].tx;
+        let goes_on = self.window.train_packets() < self.train_packets(cx.shared);
+        (goes_on && path.can_send(cx.now)).then_some(at)
+    }
+
     /// The path that is expected to finish a train of `packets` first, of those that have room (WIRE 8.9, 8.10).
     fn choose_path(&mut self, cx: &mut Context<'_>, packets: u32) -> Option<usize> {
         let now = cx.now;
@@ -513,13 +531,15 @@ impl Connection {
         self.lossy_until.is_some_and(|until| until > now)
     }
 
-    /// The last packet of the backlog is its own marker. Where packets get lost it may get lost itself, and then nothing
-    /// would show the gap before a probe does: a marker without payload goes behind it, in the same train if it fits.
+    /// The last packet of the backlog is its own marker. It may get lost itself, and then nothing would show the gap before a
+    /// probe does: a marker without payload goes behind it. Where nothing got lost lately only behind several packets, and
+    /// with sockets only if it fits into their train, where it costs no send.
     fn mark_tail(&mut self, cx: &mut Context<'_>, at: usize, train: &mut Train) {
-        if !self.is_lossy(cx.now) {
+        let lossy = self.is_lossy(cx.now);
+        let segments = train.segments();
+        if !lossy && segments.len() < 2 {
             return;
         }
-        let segments = train.segments();
         let fits = segments.len() < usize::from(cx.shared.config.train_segments)
             && train.total_bytes() + DATA_HEADER_BYTES as u32 <= cx.shared.config.train_bytes
             && segments.last().is_some_and(|last| {
@@ -529,7 +549,7 @@ impl Connection {
             cx.shared.counters.markers_sent += 1;
             self.paths[at].counters.markers_sent += 1;
             self.push_bare(cx, at, Bare::Marker, None, train);
-        } else {
+        } else if lossy || cx.shared.config.driving == Driving::Busy {
             self.paths[at].markers_due = 1;
             self.bare_paths |= 1 << at;
         }
