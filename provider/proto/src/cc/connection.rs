@@ -9,7 +9,7 @@
 //! [`PathTx::set_waiting`]: crate::path::PathTx::set_waiting
 
 use crate::types::{Driving, Time};
-use crate::wire::{AckNumber, Allowance, GRANT_UNLIMITED};
+use crate::wire::{AckNumber, Allowance, DATA_HEADER_BYTES, GRANT_UNLIMITED};
 
 /// A connection idle for so many round trips is cold again (WIRE 8.12): others were given its share.
 const COLD_AFTER_RTTS: u64 = 10;
@@ -46,6 +46,8 @@ pub struct ConnectionWindow {
     /// What was sent before the peer's mind was known, and since when: to be paid when it is.
     cold_bytes: u64,
     cold_since: Time,
+    /// That is all that is owed.
+    cold_owed: bool,
 }
 
 impl ConnectionWindow {
@@ -56,7 +58,7 @@ impl ConnectionWindow {
             newest: None,
             allowance: Allowance {
                 grant_kib_per_s: GRANT_UNLIMITED,
-                window_bytes: u32::from(payload_bytes),
+                window_bytes: u32::from(payload_bytes) + DATA_HEADER_BYTES as u32,
                 w0_packets: W0_UNKNOWN_PACKETS,
             },
             driving,
@@ -70,6 +72,7 @@ impl ConnectionWindow {
             paid_at: Time::ZERO,
             cold_bytes: 0,
             cold_since: now,
+            cold_owed: false,
         }
     }
 
@@ -102,9 +105,11 @@ impl ConnectionWindow {
                 }
                 _ => self.paid_at.min(now),
             };
-            if self.warm && !was_warm {
-                let cold_bytes = std::mem::take(&mut self.cold_bytes);
-                self.charge(self.cold_since, cold_bytes);
+            // The first grant is small where others must give way first: what went out cold is owed at the latest one.
+            if self.warm && (!was_warm || self.cold_owed) {
+                self.paid_at = Time::ZERO;
+                self.charge(self.cold_since, self.cold_bytes);
+                self.cold_owed = self.paid_at > now;
             }
         }
     }
@@ -143,7 +148,7 @@ impl ConnectionWindow {
     pub fn cap_bytes(&self) -> u64 {
         let window_bytes = u64::from(self.allowance.window_bytes);
         if !self.warm {
-            return window_bytes.min(u64::from(self.allowance.w0_packets) * self.payload_bytes);
+            return window_bytes.min(u64::from(self.allowance.w0_packets) * self.packet_bytes());
         }
         window_bytes.min(self.grant_cap_bytes())
     }
@@ -163,6 +168,8 @@ impl ConnectionWindow {
     /// A train of new packets left.
     pub fn on_sent(&mut self, now: Time, bytes: u64) {
         if self.warm {
+            self.cold_owed = false;
+            self.cold_bytes = 0;
             self.charge(now, bytes);
             return;
         }
@@ -214,6 +221,11 @@ impl ConnectionWindow {
         self.warm
     }
 
+    /// Bytes in flight of a full packet.
+    fn packet_bytes(&self) -> u64 {
+        self.payload_bytes + DATA_HEADER_BYTES as u64
+    }
+
     fn grant_cap_bytes(&self) -> u64 {
         let (Some(grant), Some(rtt_ns)) = (self.grant_bytes_per_s(), self.min_rtt_ns) else {
             return u64::MAX;
@@ -251,8 +263,8 @@ mod tests {
     fn a_cold_connection_announces_once_and_sends_w0() {
         let mut window = window(Driving::Busy);
         window.on_hello(1 << 20, 4);
-        assert_eq!(window.room_bytes(0), 4 * 4096);
-        assert_eq!(window.room_bytes(4096), 3 * 4096);
+        assert_eq!(window.room_bytes(0), 4 * 4160);
+        assert_eq!(window.room_bytes(4160), 3 * 4160);
         assert!(window.take_announce());
         assert!(!window.take_announce());
         window.on_ack(
@@ -324,7 +336,7 @@ mod tests {
         let mut window = window(Driving::Busy);
         window.on_ack(Time::ZERO, AckNumber(1), allow(1_000_000, u32::MAX), false);
         assert!(!window.is_warm());
-        assert_eq!(window.cap_bytes(), 4 * 4096);
+        assert_eq!(window.cap_bytes(), 4 * 4160);
     }
 
     #[test]
@@ -366,6 +378,6 @@ mod tests {
         window.on_wakeup(Time::from_ns(4_000_002), 0);
         assert!(!window.is_warm());
         assert!(window.take_announce());
-        assert_eq!(window.cap_bytes(), 4 * 4096);
+        assert_eq!(window.cap_bytes(), 4 * 4160);
     }
 }

@@ -240,7 +240,8 @@ impl Connection {
         let packets_left = packets_left.saturating_sub(train.segments().len() as u32);
         self.short_trains = (packets_left > 0 && !emptied).then_some((at, packets_left));
         if emptied {
-            self.mark_tail(cx, at, train);
+            let packets = train.segments().len() - usize::from(ack_bytes > 0);
+            self.mark_tail(cx, at, packets, train);
             self.mark_paths(cx.now, at);
         } else {
             self.announce_if_cold(Some(at));
@@ -534,10 +535,10 @@ impl Connection {
     /// The last packet of the backlog is its own marker. It may get lost itself, and then nothing would show the gap before a
     /// probe does: a marker without payload goes behind it. Where nothing got lost lately only behind several packets, and
     /// with sockets only if it fits into their train, where it costs no send.
-    fn mark_tail(&mut self, cx: &mut Context<'_>, at: usize, train: &mut Train) {
+    fn mark_tail(&mut self, cx: &mut Context<'_>, at: usize, packets: usize, train: &mut Train) {
         let lossy = self.is_lossy(cx.now);
         let segments = train.segments();
-        if !lossy && segments.len() < 2 {
+        if !lossy && packets < 2 {
             return;
         }
         let fits = segments.len() < usize::from(cx.shared.config.train_segments)
