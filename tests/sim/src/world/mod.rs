@@ -21,7 +21,7 @@ use crate::checker::Ledger;
 use crate::exchange::Progress;
 use crate::fabric::{Change, Hop, Links, Loss, Next};
 use crate::network::Datagram;
-use crate::node::{Arrived, Node};
+use crate::node::{Arrived, Life, Node};
 use crate::program::{Lease, Program, State};
 use crate::report::{Completion, Outcome, Sample};
 use crate::scenario::{Fault, Scenario};
@@ -132,7 +132,7 @@ pub struct World {
     sample_ns: u64,
     samples: Vec<Sample>,
     resting_paths: usize,
-    /// When a node last got a packet that was on its way when its sender died, by receiver and sender.
+    /// When a node last got a packet of a sender that was closing or dead by then, by receiver and sender.
     echoes: HashMap<(NodeId, NodeId), Time>,
     /// A program that was not done when they were asked last: most likely it still is not.
     busy: usize,
@@ -464,7 +464,8 @@ impl World {
         let fits = node.receive(meta, arrived);
         self.note(if fits { Fate::Arrived } else { Fate::Overflow }, &datagram);
         if fits {
-            if !self.nodes[datagram.from.0].is_up() {
+            // Who closes says so again and again, and is heard as long as it does.
+            if self.nodes[datagram.from.0].life != Life::Up {
                 self.echoes.insert((datagram.to, datagram.from), self.now);
             }
             let wake_ns = self.nodes[datagram.to.0].config.wake_ns;
