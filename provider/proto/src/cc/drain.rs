@@ -21,9 +21,14 @@ const MARKED_BEND: f64 = 0.4;
 const MARKED_GAIN: f64 = 1.0 / 64.0;
 /// A queue that shows a drain where none was known: scheduling alone makes shorter ones.
 const FIRST_QUEUE_PER_MILLE: u64 = 150;
-/// Without a queue the estimate rises by so much in an interval, if most of it was used.
+/// Without a queue the estimate rises by so much in an interval, if most of it was used; in the next one twice as much, and
+/// so on: what was measured while small packets came may be far too low.
 const RISE_PERCENT: u64 = 2;
+const RISE_MAX_PERCENT: u64 = 16;
 const USED_PERCENT: u64 = 90;
+/// What is measured while there is a queue counts, but the estimate falls no lower than to so much in an interval: it may
+/// have been small packets. Meanwhile the grants bend.
+const FALL_PERCENT: u64 = 85;
 /// The least that is ever estimated.
 const LEAST_BYTES_PER_S: u64 = 1_000_000;
 
@@ -35,6 +40,7 @@ pub struct Drain {
     port_bytes_per_s: Option<u64>,
     estimate_bytes_per_s: Option<u64>,
     bend_per_mille: u64,
+    rise_percent: u64,
     /// Part of the packets that came with a congestion mark, lately.
     marked_part: f64,
     /// The present interval.
@@ -57,6 +63,7 @@ impl Drain {
             port_bytes_per_s: None,
             estimate_bytes_per_s: None,
             bend_per_mille: 1_000,
+            rise_percent: RISE_PERCENT,
             marked_part: 0.0,
             since: now,
             bytes: 0,
@@ -116,14 +123,19 @@ impl Drain {
             Some(_) => QUEUE_PER_MILLE,
             None => FIRST_QUEUE_PER_MILLE,
         };
+        let rise_percent = self.rise_percent;
+        self.rise_percent = RISE_PERCENT;
         let estimate = match self.estimate_bytes_per_s {
             before if self.drops > 0 => Some(before.unwrap_or(rate).min(rate.max(1)) / 2),
-            _ if self.least_fill_per_mille > queue => Some(rate),
+            before if self.least_fill_per_mille > queue => {
+                Some(rate.max(before.unwrap_or(0) / 100 * FALL_PERCENT))
+            }
             Some(before)
                 if self.most_fill_per_mille < QUEUE_PER_MILLE
                     && rate >= before / 100 * USED_PERCENT =>
             {
-                Some(before + before / 100 * RISE_PERCENT)
+                self.rise_percent = (2 * rise_percent).min(RISE_MAX_PERCENT);
+                Some(before + before / 100 * rise_percent)
             }
             before => before,
         };
@@ -181,11 +193,14 @@ mod tests {
         drain.set_known(Some(12_500 * MB), Some(5_000 * MB));
         run(&mut drain, 1, 3_750, 60);
         run(&mut drain, 1, 0, 0);
+        assert_eq!(drain.bytes_per_s(), Some(4_250 * MB), "not all at once");
+        run(&mut drain, 1, 3_750, 60);
+        run(&mut drain, 1, 0, 0);
         assert_eq!(drain.bytes_per_s(), Some(3_750 * MB));
         run(&mut drain, 35, 3_700, 10);
         let risen = drain.bytes_per_s().unwrap();
         assert!(risen > 3_750 * MB, "{risen}");
-        assert!(risen < 4_200 * MB, "no more than is used: {risen}");
+        assert!(risen < 4_700 * MB, "no more than is used: {risen}");
     }
 
     #[test]

@@ -301,6 +301,8 @@ mod tests {
     use super::*;
     use crate::cc::Surroundings;
     use crate::types::{Driving, Time};
+    use rand::rngs::SmallRng;
+    use rand::{Rng, SeedableRng};
     use rstest::rstest;
 
     fn share(drain: Option<u64>, demands: &[Demand]) -> FairShare {
@@ -448,5 +450,36 @@ mod tests {
         assert_eq!(told(&mut share, &mut second), GRANT_UNLIMITED);
         share.observe(&mut second, Inbound::end);
         assert_eq!(share.promised, 0);
+    }
+
+    /// Whatever senders come, go, want and are told, and however the drain changes: nobody is promised what others were,
+    /// beside the least that everybody gets.
+    #[test]
+    fn promises_never_exceed_the_drain() {
+        let mut rng = SmallRng::seed_from_u64(7);
+        let mut share = share(Some(1_000_000_000), &[]);
+        let mut senders: Vec<Inbound> = Vec::new();
+        for _ in 0..20_000 {
+            match rng.random_range(0..10) {
+                0 => senders.push(begins(&mut share)),
+                1 if !senders.is_empty() => {
+                    let mut gone = senders.swap_remove(rng.random_range(0..senders.len()));
+                    share.observe(&mut gone, Inbound::end);
+                }
+                2 => share.set_drain(Some(rng.random_range(100_000_000..5_000_000_000))),
+                _ if !senders.is_empty() => {
+                    let at = rng.random_range(0..senders.len());
+                    let before = share.promised;
+                    let _told = share.allowance(&mut senders[at], 10);
+                    let drain = share.drain_bytes_per_s.unwrap();
+                    assert!(share.promised <= drain.max(before));
+                }
+                _ => {}
+            }
+            let sum: u64 = senders.iter().map(Inbound::promised).sum();
+            assert_eq!(share.promised, sum);
+            assert_eq!(share.active(), senders.len() as u32);
+        }
+        assert!(senders.len() > 10);
     }
 }
