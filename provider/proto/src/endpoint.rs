@@ -495,6 +495,7 @@ impl Endpoint {
             return Vec::new();
         };
         self.shared.connections = self.connections.len() as u32;
+        self.shared.fair_share.note_connections();
         self.timers.disarm(index);
         // The next connection at this place enters by itself.
         self.busy.retain(|busy| *busy != index);
@@ -544,6 +545,7 @@ impl Endpoint {
                 let my_id = self.fresh_id();
                 let shared = &mut self.shared;
                 shared.connections = self.connections.len() as u32 + 1;
+                shared.fair_share.note_connections();
                 self.connections.insert(|index| {
                     Box::new(Connection::new(index, key, my_id, routes, now, shared))
                 })

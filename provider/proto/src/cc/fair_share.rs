@@ -69,6 +69,8 @@ pub struct FairShare {
     promised: u64,
     /// Somebody was told much less than the level, because it is promised to others.
     short: bool,
+    /// Something has changed that may make what was told wrong.
+    changed: bool,
     /// The level in bytes per second, unless it has to be looked for again.
     level: Option<u64>,
 }
@@ -86,6 +88,7 @@ impl FairShare {
             others: Others::default(),
             promised: 0,
             short: false,
+            changed: false,
             level: None,
         }
     }
@@ -94,7 +97,7 @@ impl FairShare {
     pub fn set_drain(&mut self, bytes_per_s: Option<u64>) {
         if self.drain_bytes_per_s != bytes_per_s {
             self.drain_bytes_per_s = bytes_per_s;
-            self.level = None;
+            self.change_level();
         }
     }
 
@@ -102,7 +105,7 @@ impl FairShare {
     pub fn set_others(&mut self, others: Others) {
         if self.others != others {
             self.others = others;
-            self.level = None;
+            self.change_level();
         }
     }
 
@@ -131,7 +134,7 @@ impl FairShare {
     }
 
     fn change(&mut self, from: Demand, to: Demand) {
-        self.level = None;
+        self.change_level();
         match from {
             Demand::Nothing => {}
             Demand::Unlimited => self.unlimited = self.unlimited.saturating_sub(1),
@@ -196,6 +199,21 @@ impl FairShare {
         allowance
     }
 
+    fn change_level(&mut self) {
+        self.level = None;
+        self.changed = true;
+    }
+
+    /// The host has more or fewer connections: what W0 depends on.
+    pub fn note_connections(&mut self) {
+        self.changed = true;
+    }
+
+    /// Whether anything has changed since this was asked last.
+    pub fn take_changed(&mut self) -> bool {
+        std::mem::take(&mut self.changed)
+    }
+
     /// Whether somebody was told much less than the level since this was asked last.
     pub fn take_short(&mut self) -> bool {
         std::mem::take(&mut self.short)
@@ -245,7 +263,9 @@ impl FairShare {
         }
         let left = drain.saturating_sub(self.promised - sender.promised());
         let granted = right.min(left);
-        self.short |= granted < right - right / 8;
+        if granted < right - right / 8 {
+            (self.short, self.changed) = (true, true);
+        }
         self.promise(
             sender,
             match demand {

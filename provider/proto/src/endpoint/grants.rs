@@ -76,6 +76,9 @@ impl Endpoint {
     /// Senders whose grant is off by much are told.
     pub(super) fn tell_grants(&mut self, now: Time) {
         let shared = &mut self.shared;
+        if !shared.fair_share.take_changed() && self.told.due.is_none() {
+            return;
+        }
         let level = shared.fair_share.level().unwrap_or(u64::MAX);
         let w0 = shared.fair_share.w0(shared.connections);
         self.told.short |= shared.fair_share.take_short();
