@@ -107,7 +107,7 @@ impl Options {
 /// `time_us` until the last message has arrived, NaN if it never does, and `p99_us` of the times of single messages.
 pub(super) fn measure(options: &Options) -> Result<Measured, String> {
     let exchange = options.exchange()?;
-    let mut measured = Measured::default();
+    let mut measured = Measured::new(options);
     let passed = match options.transport {
         Transport::Metaroce => over_metaroce(options, &exchange, &mut measured)?,
         Transport::Rocev2 => over_rocev2(options, &exchange, &mut measured),

@@ -43,7 +43,7 @@ pub(super) fn measure(options: &Options) -> Result<Measured, String> {
     for (pair, rate) in scenario.pairs.iter_mut().zip(&best) {
         pair.workloads[0].messages = (rate * LASTS_S / 8.0 / f64::from(MESSAGE_BYTES)) as u32 + 1;
     }
-    let mut measured = Measured::default();
+    let mut measured = Measured::new(options);
     let outcome = measured.run(&scenario)?;
     let during = grown(&all_at_work(&outcome, 0..senders)?, GROWING_PART);
     let rates = goodputs(&outcome, senders, &during);

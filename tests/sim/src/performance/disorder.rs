@@ -48,7 +48,7 @@ pub(super) fn moves(options: &Options) -> Result<Measured, String> {
     for host in &mut scenario.hosts {
         host.reroll_ns = MOVE_NS;
     }
-    measure(&scenario)
+    measure(options, &scenario)
 }
 
 /// The same while some packets are overtaken by others on the same route.
@@ -60,7 +60,7 @@ pub(super) fn reordering(options: &Options) -> Result<Measured, String> {
         ..Disorder::default()
     };
     fabric.changes = vec![(Links::ToHosts, Change::Disorder(disorder))];
-    measure(&stream(options, "reordering", fabric))
+    measure(options, &stream(options, "reordering", fabric))
 }
 
 /// `spurious` when the receiver is not run for a time, and `paths_given_up`: paths move about then, and none may be left unused.
@@ -72,7 +72,7 @@ pub(super) fn pause(options: &Options) -> Result<Measured, String> {
         ns: options.ms * 1_000_000,
     };
     scenario.faults = vec![(PAUSES_NS, pause)];
-    let mut measured = measure(&scenario)?;
+    let mut measured = measure(options, &scenario)?;
     let resting = measured.asides.remove(0);
     measured.values.push(resting);
     Ok(measured)
@@ -92,8 +92,8 @@ fn stream(options: &Options, name: &str, fabric: FabricConfig) -> Scenario {
     scenario
 }
 
-fn measure(scenario: &Scenario) -> Result<Measured, String> {
-    let mut measured = Measured::default();
+fn measure(options: &Options, scenario: &Scenario) -> Result<Measured, String> {
+    let mut measured = Measured::new(options);
     let outcome = measured.run(scenario)?;
     let counters = &outcome.counters;
     measured.values = vec![("spurious", spurious(&outcome))];

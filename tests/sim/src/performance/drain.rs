@@ -45,7 +45,7 @@ pub(super) fn measure(options: &Options) -> Result<Measured, String> {
     receiver.intake_ns = (f64::from(receiver.payload_bytes) * 8e9 / DRAIN_BITS_PER_S) as u64;
     (receiver.batch, receiver.receive_buffer_bytes) = (BATCH, BUFFER_BYTES);
     receiver.drain_bits_per_s = Some((DRAIN_BITS_PER_S * (1.0 + options.estimate_error)) as u64);
-    let mut measured = Measured::default();
+    let mut measured = Measured::new(options);
     let outcome = measured.run(&scenario)?;
     let during = grown(&all_at_work(&outcome, 0..senders)?, GROWING_PART);
     let goodput = placed_bits_per_s(&outcome.samples, &during)?;

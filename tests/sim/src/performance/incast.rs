@@ -34,7 +34,7 @@ pub(super) fn measure(options: &Options) -> Result<Measured, String> {
     let fabric = FabricConfig::new(1, Shape::SingleSwitch, options.rtt_ns());
     let mut scenario = super::scenario("incast", options.seed, fabric, &writes, &pairs);
     scenario.sample_ns = SAMPLE_NS;
-    let mut measured = Measured::default();
+    let mut measured = Measured::new(options);
     let outcome = measured.run(&scenario)?;
     let at_work = all_at_work(&outcome, 0..options.senders)?;
     let began_ns = at_work.start;

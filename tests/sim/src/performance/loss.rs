@@ -24,7 +24,7 @@ const MIN_ARRIVED: usize = 4 * DEPTH as usize;
 
 /// `kept`: goodput against that of the same seed without loss.
 pub(super) fn measure(options: &Options) -> Result<Measured, String> {
-    let mut measured = Measured::default();
+    let mut measured = Measured::new(options);
     let mut goodput = |part| match options.transport {
         Transport::Metaroce => {
             let outcome = measured.run(&scenario(options, part))?;

@@ -20,6 +20,7 @@ mod table;
 mod tail;
 mod victim;
 
+use metaroce_proto::cc::Algorithm;
 use metaroce_proto::types::Driving;
 
 use crate::NodeId;
@@ -43,6 +44,7 @@ const PAYLOAD_SHARE: f64 = 4096.0 / (4096.0 + 64.0 + LOWER_BYTES as f64);
 /// What a scenario measured; see [`Figures`].
 #[derive(Debug, Default)]
 struct Measured {
+    congestion: &'static Algorithm,
     values: Vec<(&'static str, f64)>,
     lists: Vec<(&'static str, Vec<f64>)>,
     asides: Vec<(&'static str, f64)>,
@@ -52,9 +54,20 @@ struct Measured {
 }
 
 impl Measured {
+    fn new(options: &Options) -> Self {
+        Self {
+            congestion: options.congestion,
+            ..Self::default()
+        }
+    }
+
     /// Runs a scenario; its contract must hold.
     fn run(&mut self, scenario: &Scenario) -> Result<Outcome, String> {
-        let outcome = World::run(scenario, false);
+        let mut scenario = scenario.clone();
+        for host in &mut scenario.hosts {
+            host.congestion = self.congestion;
+        }
+        let outcome = World::run(&scenario, false);
         self.packets += outcome.packets;
         self.notes.push(outcome.summary());
         self.samples.clone_from(&outcome.samples);

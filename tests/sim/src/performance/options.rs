@@ -1,8 +1,9 @@
 //! Options of the scenarios that measure: each with its name, default, range and help, here and nowhere else. `mod.rs` says
 //! which scenario has which of them, and what it wants other defaults for.
 
-use clap::builder::TypedValueParser;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Command, FromArgMatches, ValueEnum};
+use metaroce_proto::cc::{ALGORITHMS, Algorithm};
 use metaroce_proto::types::Driving;
 use serde::Serialize;
 
@@ -82,6 +83,10 @@ pub struct Options {
     /// Who carries the messages.
     #[arg(long, value_enum, default_value = "metaroce")]
     pub transport: Transport,
+    /// Congestion control of the senders.
+    #[arg(long, value_name = "NAME", default_value = ALGORITHMS[0].name, value_parser = algorithm())]
+    #[serde(serialize_with = "name_of")]
+    pub congestion: &'static Algorithm,
     /// Queues that never drop, as under PFC.
     #[arg(long)]
     pub pfc: bool,
@@ -190,6 +195,16 @@ fn error_part(text: &str) -> Result<f64, String> {
     } else {
         Err("must be a part from -0.9 to 9 (20 % too much is 0.2)".into())
     }
+}
+
+/// The congestion control of a name.
+fn algorithm() -> impl TypedValueParser<Value = &'static Algorithm> {
+    PossibleValuesParser::new(ALGORITHMS.iter().map(|one| one.name))
+        .try_map(|name| Algorithm::by_name(&name).ok_or("there is none of this name"))
+}
+
+fn name_of<S: serde::Serializer>(one: &&'static Algorithm, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_str(one.name)
 }
 
 fn count(least: u64, most: u64) -> impl TypedValueParser<Value = usize> {

@@ -76,7 +76,7 @@ pub(super) fn death(options: &Options) -> Result<Measured, String> {
         },
     };
     scenario.faults = vec![(DIES_NS, Fault::Links(links, Change::Down))];
-    let mut measured = Measured::default();
+    let mut measured = Measured::new(options);
     let outcome = measured.run(&scenario)?;
     let before = placed_bits_per_s(&outcome.samples, &(GROWN_NS..DIES_NS))?;
     let all = planes * LINK_BITS_PER_S * PAYLOAD_SHARE;
@@ -134,7 +134,7 @@ pub(super) fn comeback(options: &Options) -> Result<Measured, String> {
         (DIES_NS, Fault::Links(Links::Plane(plane), Change::Down)),
         (returns_ns, Fault::Links(Links::Plane(plane), Change::Up)),
     ];
-    let mut measured = Measured::default();
+    let mut measured = Measured::new(options);
     let outcome = measured.run(&scenario)?;
     let least_bytes = LINK_BITS_PER_S * USED / 8e9 * WINDOW_NS as f64;
     let carried = |sample: &Sample| sample.into_first_by_plane[usize::from(plane)];
@@ -176,7 +176,7 @@ pub(super) fn slow(options: &Options) -> Result<Measured, String> {
     let pairs = [[SENDER, RECEIVER]];
     let mut scenario = super::scenario("slow-plane", options.seed, fabric, &writes, &pairs);
     scenario.sample_ns = SAMPLE_NS;
-    let mut measured = Measured::default();
+    let mut measured = Measured::new(options);
     let outcome = measured.run(&scenario)?;
     let during = grown(&all_at_work(&outcome, 0..1)?, SLOW_GROWING_PART);
     let goodput = placed_bits_per_s(&outcome.samples, &during)?;

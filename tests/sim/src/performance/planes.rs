@@ -43,7 +43,7 @@ pub(super) fn measure(options: &Options) -> Result<Measured, String> {
     let fabric = FabricConfig::new(options.planes, Shape::SingleSwitch, options.rtt_ns());
     let mut scenario = super::scenario("planes", options.seed, fabric, &writes, &pairs);
     scenario.sample_ns = SAMPLE_NS;
-    let mut measured = Measured::default();
+    let mut measured = Measured::new(options);
     let outcome = measured.run(&scenario)?;
     let at_work = all_at_work(&outcome, 0..pairs.len())?;
     let goodput = placed_bits_per_s(&outcome.samples, &grown(&at_work, GROWING_PART))?;

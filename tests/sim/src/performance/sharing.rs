@@ -43,7 +43,7 @@ pub(super) fn paths(options: &Options) -> Result<Measured, String> {
         scenario.hosts[flow].paths = *paths;
         scenario.hosts[flows + flow].paths = *paths;
     }
-    let mut measured = Measured::default();
+    let mut measured = Measured::new(options);
     let outcome = measured.run(&scenario)?;
     let during = grown(&all_at_work(&outcome, 0..flows)?, GROWING_PART);
     let rates = goodputs(&outcome, flows, &during);
@@ -74,7 +74,7 @@ pub(super) fn permutation(options: &Options) -> Result<Measured, String> {
     let depth = DEPTH * u32::from(options.planes);
     let writes = writes(MESSAGE_BYTES, depth, messages as u32);
     let scenario = super::scenario("permutation", options.seed, fabric, &writes, &pairs);
-    let mut measured = Measured::default();
+    let mut measured = Measured::new(options);
     let outcome = measured.run(&scenario)?;
     let during = grown(&all_at_work(&outcome, 0..nodes)?, GROWING_PART);
     let rates = goodputs(&outcome, nodes, &during);

@@ -19,6 +19,9 @@ pub struct Measuring {
     measure: fn(&Options) -> Result<Measured, String>,
 }
 
+/// The option that all have.
+const EVERYWHERE: &str = "congestion";
+
 /// All of them.
 pub static SCENARIOS: &[Measuring] = &[
     Measuring {
@@ -161,7 +164,8 @@ impl Measuring {
         let ids = known.get_arguments().map(clap::Arg::get_id);
         if let Some(wrong) = ids.filter(given).find(|id| !self.has(id.as_str())) {
             let option = |name: &str| format!("--{}", name.replace('_', "-"));
-            let own: Vec<String> = self.options.iter().map(|name| option(name)).collect();
+            let own = self.options.iter().chain([&EVERYWHERE]);
+            let own: Vec<String> = own.map(|name| option(name)).collect();
             return Err(format!(
                 "{} has no option {}; it has {}",
                 self.name,
@@ -180,7 +184,7 @@ impl Measuring {
     }
 
     fn has(&self, option: &str) -> bool {
-        self.options.contains(&option)
+        option == EVERYWHERE || self.options.contains(&option)
     }
 
     fn default_of(&self, option: &str) -> Option<&'static str> {
@@ -196,7 +200,12 @@ impl Measuring {
         Ok(Figures {
             name: self.name,
             seed: options.seed,
-            options: self.options.iter().map(value).collect(),
+            options: self
+                .options
+                .iter()
+                .chain([&EVERYWHERE])
+                .map(value)
+                .collect(),
             values: measured.values,
             lists: measured.lists,
             asides: measured.asides,

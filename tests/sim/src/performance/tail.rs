@@ -21,7 +21,7 @@ pub(super) fn measure(options: &Options) -> Result<Measured, String> {
     let writes = writes(options.bytes, 1, MESSAGES);
     let pair = [NodeId(0), NodeId(1)];
     let scenario = super::scenario("tail", options.seed, fabric, &writes, &[pair]);
-    let mut measured = Measured::default();
+    let mut measured = Measured::new(options);
     let outcome = measured.run(&scenario)?;
     let mut times_ns: Vec<u64> = outcome.completions[WARM_UP..]
         .iter()

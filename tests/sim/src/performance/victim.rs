@@ -22,7 +22,7 @@ const STARTS_NS: u64 = 400_000;
 
 /// `lost_fraction`: what the victim gets less while the others are at work than in the same time alone.
 pub(super) fn measure(options: &Options) -> Result<Measured, String> {
-    let mut measured = Measured::default();
+    let mut measured = Measured::new(options);
     let both = measured.run(&scenario(options, options.senders))?;
     let at_work = all_at_work(&both, 0..options.senders + 1)?;
     let alone = measured.run(&scenario(options, 0))?;
