@@ -4,7 +4,7 @@
 //! each gap cut the window. What cuts is a mark, a retransmission timeout, and a burst of gaps on a path that is also
 //! marked or whose round trip has grown (WIRE 8.5).
 
-use crate::cc::window::{Algorithm, Feedback, PathAlgorithm, Size};
+use crate::cc::window::{Algorithm, Feedback, GROWTH_PACKETS, PathAlgorithm, Size};
 use crate::types::Time;
 
 /// Its name.
@@ -54,16 +54,20 @@ impl PathAlgorithm for Dctcp {
         }
         let suspicious = self.round_marked > 0 || grew;
         if feedback.marked > 0 {
-            self.cut(now, self.marked_fraction / 2.0, window);
+            window.cut(now, self.marked_fraction / 2.0, &mut self.last_cut);
         }
         if feedback.burst_lost && suspicious {
-            self.cut(now, 0.5, window);
+            window.cut(now, 0.5, &mut self.last_cut);
         }
         let round_start = *self.round_start.get_or_insert(now);
         if now.since_ns(round_start) >= window.round_ns() {
             self.end_round(now);
         }
-        window.grow(feedback, self.slow_start);
+        if self.slow_start {
+            window.grow_twofold(feedback);
+        } else {
+            window.grow(feedback, GROWTH_PACKETS);
+        }
     }
 
     fn on_rto(&mut self, now: Time, window: &mut Size) {
@@ -90,16 +94,6 @@ impl Dctcp {
         self.round_start = Some(now);
         self.round_received = 0;
         self.round_marked = 0;
-    }
-
-    /// At most once per round trip (WIRE 8.1): later marks and gaps of the same round tell of the same queue.
-    fn cut(&mut self, now: Time, part: f64, window: &mut Size) {
-        let last_cut = self.last_cut;
-        if last_cut.is_some_and(|at| now.since_ns(at) < window.round_ns()) {
-            return;
-        }
-        window.set(window.packets() * (1.0 - part));
-        self.last_cut = Some(now);
     }
 }
 

@@ -4,8 +4,12 @@
 //! A round trip has a target: the least one seen, what means nothing, and a queue that shrinks as the window grows, so that
 //! flows with small windows, which are many, do not chase one another below a queue that none of them makes. Above the
 //! target the window is cut in proportion to the excess, at most once per round trip; below it grows as DCTCP's does.
+//!
+//! What this one lacks: whoever begins while others keep a queue takes that for the length of the way, allows itself a queue on
+//! top of it, and starves the others (`cargo xtask sim paths-fairness --congestion delay`). Where the least round trip of the
+//! fabric is known it should stand in the place of the least one seen.
 
-use crate::cc::window::{Algorithm, Feedback, PathAlgorithm, Size};
+use crate::cc::window::{Algorithm, Feedback, GROWTH_PACKETS, PathAlgorithm, Size};
 use crate::types::Time;
 
 /// Its name.
@@ -17,7 +21,8 @@ pub const ALGORITHM: Algorithm = Algorithm {
 
 /// Queue that is always allowed: some packets of 4 KiB at 100 Gb/s.
 const QUEUE_NS: f64 = 4_000.0;
-/// And more for small windows: so much at one packet, its inverse square root of larger ones.
+/// And more for connections with small windows: so much for one packet in flight over all paths, the inverse square root of
+/// larger numbers. (By the window of one path, who has many paths would bear a longer queue and starve who has few.)
 const SMALL_WINDOW_QUEUE_NS: f64 = 8_000.0;
 /// How strongly the excess cuts.
 const BETA: f64 = 0.8;
@@ -45,20 +50,18 @@ impl PathAlgorithm for Delay {
         let (Some(rtt_ns), Some(min_ns)) = (feedback.rtt_ns, feedback.min_ns) else {
             return;
         };
-        let small_ns = SMALL_WINDOW_QUEUE_NS / window.packets().max(1.0).sqrt();
+        let small_ns = SMALL_WINDOW_QUEUE_NS / (window.packets() * window.paths()).max(1.0).sqrt();
         let target_ns = min_ns as f64 + feedback.noise_ns as f64 + QUEUE_NS + small_ns;
         let rtt_ns = rtt_ns as f64;
         if rtt_ns > target_ns {
             self.slow_start = false;
-            let due = |at: Time| now.since_ns(at) >= window.round_ns();
-            if self.last_cut.is_none_or(due) {
-                let part = (BETA * (rtt_ns - target_ns) / rtt_ns).min(CUT_MAX);
-                window.set(window.packets() * (1.0 - part));
-                self.last_cut = Some(now);
-            }
-            return;
+            let part = (BETA * (rtt_ns - target_ns) / rtt_ns).min(CUT_MAX);
+            window.cut(now, part, &mut self.last_cut);
+        } else if self.slow_start {
+            window.grow_twofold(feedback);
+        } else {
+            window.grow(feedback, GROWTH_PACKETS);
         }
-        window.grow(feedback, self.slow_start);
     }
 
     fn on_rto(&mut self, now: Time, window: &mut Size) {

@@ -4,8 +4,8 @@
 //! window itself keeps it between its bounds, counts rounds, and says how many packets may leave. Fed by `path/tx` with
 //! every acknowledgement.
 //!
-//! Another algorithm is another file: a type with [`PathAlgorithm`], an [`Algorithm`] that makes it, and a line in
-//! [`ALGORITHMS`].
+//! Another algorithm is another file: a type with [`PathAlgorithm`], an [`Algorithm`] that makes it, its module in `mod.rs`
+//! and a line in [`ALGORITHMS`]. The tests below have helpers for its own.
 
 use std::fmt;
 
@@ -19,7 +19,7 @@ const INITIAL_PACKETS: f64 = 16.0;
 /// connection have one packet together (WIRE 8.4).
 const FLOOR_PACKETS: f64 = 1.0 / 8.0;
 /// Growth of all paths of a connection together, in packets per round trip (WIRE 8.3).
-const GROWTH_PACKETS: f64 = 8.0;
+pub const GROWTH_PACKETS: f64 = 8.0;
 /// Length of a round before there is any estimate.
 const UNKNOWN_ROUND_NS: u64 = 1_000_000;
 
@@ -67,11 +67,14 @@ impl Eq for Algorithm {}
 
 /// Sender's congestion control of one path.
 pub trait PathAlgorithm: fmt::Debug + Send {
-    /// An acknowledgement told something.
+    /// An acknowledgement told something, or time alone showed losses: then there is neither a round trip nor anything acked.
     fn on_feedback(&mut self, now: Time, feedback: &Feedback, window: &mut Size);
 
     /// The path stayed silent for a retransmission timeout: start over.
     fn on_rto(&mut self, now: Time, window: &mut Size);
+
+    /// The path took another route: what was learnt of the queues on the old one may be wrong here.
+    fn on_move(&mut self, _now: Time, _window: &mut Size) {}
 
     /// Whether the window still doubles every round trip.
     fn in_slow_start(&self) -> bool;
@@ -93,8 +96,12 @@ pub struct Feedback {
     pub received: u32,
     /// Of these, with a congestion mark.
     pub marked: u32,
-    /// Several packets in a row were lost.
+    /// Packets newly found lost.
+    pub lost: u32,
+    /// Four of them or more in a row.
     pub burst_lost: bool,
+    /// Packets that had been found lost and had arrived all the same.
+    pub spurious: u32,
     /// The round trip that it showed, without the peer's delay.
     pub rtt_ns: Option<u64>,
     /// Smoothed round trip.
@@ -133,6 +140,12 @@ impl Size {
         self.packets
     }
 
+    /// Paths of the connection: they share one link as often as not, and must not get more than a single one would.
+    #[must_use]
+    pub fn paths(&self) -> f64 {
+        f64::from(self.paths)
+    }
+
     /// A round trip, as far as it is known.
     #[must_use]
     pub fn round_ns(&self) -> u64 {
@@ -145,19 +158,35 @@ impl Size {
         self.packets = packets.clamp(floor, f64::from(SPAN_PACKETS));
     }
 
-    /// Grows for what was acknowledged: twofold a round trip in slow start, else by a few packets for all paths together.
-    /// Only a window that is used may grow, or an idle sender would earn the right to a burst.
-    pub fn grow(&mut self, feedback: &Feedback, slow_start: bool) {
-        if f64::from(feedback.in_flight_before) * 2.0 < self.packets {
+    /// Cuts it by this part, at most once per round trip (WIRE 8.1): later signs in the same one tell of the same queue.
+    /// `last_cut` is the algorithm's memory of that.
+    pub fn cut(&mut self, now: Time, part: f64, last_cut: &mut Option<Time>) {
+        if last_cut.is_some_and(|at| now.since_ns(at) < self.round_ns) {
             return;
         }
+        self.set(self.packets * (1.0 - part));
+        *last_cut = Some(now);
+    }
+
+    /// Doubles in a round trip.
+    pub fn grow_twofold(&mut self, feedback: &Feedback) {
+        self.grow_by(feedback, f64::from(feedback.acked_packets));
+    }
+
+    /// Grows by so many packets in a round trip, all paths of the connection together.
+    pub fn grow(&mut self, feedback: &Feedback, packets: f64) {
         let acked = f64::from(feedback.acked_packets);
-        let increase = if slow_start {
-            acked
-        } else {
-            (acked * GROWTH_PACKETS / f64::from(self.paths) / self.packets).min(acked)
-        };
-        self.set(self.packets + increase);
+        self.grow_by(
+            feedback,
+            (acked * packets / self.paths() / self.packets).min(acked),
+        );
+    }
+
+    /// Only a window that is used may grow, or an idle sender would earn the right to a burst.
+    fn grow_by(&mut self, feedback: &Feedback, increase: f64) {
+        if f64::from(feedback.in_flight_before) * 2.0 >= self.packets {
+            self.set(self.packets + increase);
+        }
     }
 }
 
@@ -235,6 +264,11 @@ impl PathWindow {
     pub fn on_rto(&mut self, now: Time) {
         self.algorithm.on_rto(now, &mut self.size);
     }
+
+    /// The path took another route.
+    pub fn on_move(&mut self, now: Time) {
+        self.algorithm.on_move(now, &mut self.size);
+    }
 }
 
 #[cfg(test)]
@@ -289,7 +323,7 @@ pub(super) mod tests {
     #[case(16)]
     fn growth_is_shared_by_the_paths(#[case] paths: u32) {
         let mut size = size(100.0, paths);
-        size.grow(&full(&size, RTT_NS), false);
+        size.grow(&full(&size, RTT_NS), GROWTH_PACKETS);
         let grown = size.packets() - 100.0;
         assert!((grown - 8.0 / f64::from(paths)).abs() < 1e-9, "{grown}");
     }
@@ -299,7 +333,8 @@ pub(super) mod tests {
         let mut size = size(100.0, 1);
         let mut feedback = full(&size, RTT_NS);
         feedback.in_flight_before = 49;
-        size.grow(&feedback, true);
+        size.grow_twofold(&feedback);
+        size.grow(&feedback, GROWTH_PACKETS);
         assert_eq!(size.packets(), 100.0);
     }
 
@@ -324,6 +359,6 @@ pub(super) mod tests {
             assert_eq!(same.count(), 1);
             assert!(!(one.make)().marked_fraction().is_nan());
         }
-        assert_eq!(Algorithm::by_name("reno"), None);
+        assert_eq!(Algorithm::by_name(""), None);
     }
 }

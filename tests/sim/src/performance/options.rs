@@ -1,5 +1,5 @@
-//! Options of the scenarios that measure: each with its name, default, range and help, here and nowhere else. `mod.rs` says
-//! which scenario has which of them, and what it wants other defaults for.
+//! Options of the scenarios that measure: each with its name, default, range and help, here and nowhere else. `table.rs`
+//! says which scenario has which of them, and what it wants other defaults for.
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Command, FromArgMatches, ValueEnum};

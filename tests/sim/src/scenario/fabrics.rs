@@ -10,7 +10,7 @@ use crate::NodeId;
 use crate::fabric::{Change, Disorder, FabricConfig, LinkConfig, Links, Loss, Shape};
 
 /// Seeds below this were found before there were fabrics, and stay what they were.
-const FIRST_FABRIC_SEED: u64 = 3_000_000;
+pub(super) const FIRST_FABRIC_SEED: u64 = 3_000_000;
 
 /// Links of a way at most, in both directions together.
 const LINKS_OF_RTT: u64 = 8;

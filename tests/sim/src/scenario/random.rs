@@ -1,6 +1,7 @@
 //! Scenarios drawn from a seed. Most are mild in most respects and bad in a few, so that each mechanism is met both alone
 //! and together with others, and a run takes some milliseconds.
 
+use metaroce_proto::cc::ALGORITHMS;
 use metaroce_proto::types::Driving;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -138,6 +139,13 @@ pub fn random(seed: u64) -> Scenario {
         sample_ns: 0,
     };
     fabrics::perhaps_on_fabric(&mut scenario);
+    if seed >= fabrics::FIRST_FABRIC_SEED {
+        // Not drawn: earlier seeds keep their meaning.
+        let congestion = &ALGORITHMS[(seed / 2) as usize % ALGORITHMS.len()];
+        for host in &mut scenario.hosts {
+            host.congestion = congestion;
+        }
+    }
     scenario
 }
 

@@ -273,7 +273,9 @@ impl<R: Copy> PathTx<R> {
                 in_flight_before,
                 received: u32::from(outcome.received),
                 marked: u32::from(outcome.ce),
+                lost: verdicts.lost,
                 burst_lost: verdicts.burst,
+                spurious: u32::from(outcome.spurious),
                 rtt_ns: outcome.rtt_ns,
                 ..self.feedback()
             },
@@ -421,6 +423,7 @@ impl<R: Copy> PathTx<R> {
             self.window.on_feedback(
                 now,
                 &Feedback {
+                    lost: verdicts.lost,
                     burst_lost: verdicts.burst,
                     ..self.feedback()
                 },
@@ -490,6 +493,7 @@ impl<R: Copy> PathTx<R> {
     pub fn move_to(&mut self, now: Time) {
         self.begin_epoch(now);
         self.rtt.on_move(now);
+        self.window.on_move(now);
         self.probe.on_move();
         self.last_ack = None;
     }
