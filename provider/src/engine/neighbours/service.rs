@@ -208,6 +208,7 @@ fn connect_to(name: &UnixAddr) -> nix::Result<UnixStream> {
 mod tests {
     use super::*;
     use metaroce_udp::{Config, Sockets, Waker};
+    use std::array::from_fn;
     use std::net::{IpAddr, Ipv4Addr};
 
     /// A NIC that no host has, one for each test.
@@ -262,7 +263,7 @@ mod tests {
     #[test]
     fn the_first_serves_and_the_others_get_its_table() {
         let mut host = Host::new();
-        let [mut a, mut b, mut c] = [const { () }; 3].map(|()| State::default());
+        let [mut a, mut b, mut c] = from_fn::<State, 3, _>(|_| State::default());
         host.run(&mut [&mut a, &mut b, &mut c], 3, 3_000);
         assert_eq!([&a, &b, &c].map(rank), [Some(0), None, None]);
         assert!(share(&a, &b) && share(&a, &c));
@@ -276,7 +277,7 @@ mod tests {
     #[test]
     fn when_it_is_gone_another_serves_the_same_table() {
         let mut host = Host::new();
-        let [mut a, mut b, mut c] = [const { () }; 3].map(|()| State::default());
+        let [mut a, mut b, mut c] = from_fn::<State, 3, _>(|_| State::default());
         host.run(&mut [&mut a, &mut b], 3, 3_000);
         let table = a.table.clone().unwrap();
         drop(a);
@@ -289,7 +290,7 @@ mod tests {
     #[test]
     fn a_newcomer_who_was_first_at_the_name_wins_and_all_meet_again() {
         let mut host = Host::new();
-        let [mut a, mut b, mut c, mut d] = [const { () }; 4].map(|()| State::default());
+        let [mut a, mut b, mut c, mut d] = from_fn::<State, 4, _>(|_| State::default());
         host.run(&mut [&mut a, &mut b, &mut c], 3, 3_000);
         drop(a);
         host.run(&mut [&mut d], 1, 1_000);
@@ -301,7 +302,7 @@ mod tests {
     #[test]
     fn one_who_does_not_answer_is_gone_around_until_it_does() {
         let mut host = Host::new();
-        let [mut stopped, mut b, mut c] = [const { () }; 3].map(|()| State::default());
+        let [mut stopped, mut b, mut c] = from_fn::<State, 3, _>(|_| State::default());
         host.run(&mut [&mut stopped], 1, 1_000);
         host.run(&mut [&mut b, &mut c], 4, 2 * ANSWER_WITHIN_NS);
         host.run(&mut [&mut b, &mut c], 4, 3 * ASK_EVERY_NS);
