@@ -40,7 +40,7 @@ const BUSY_NAP: Duration = Duration::from_micros(20);
 const TIMER_SLACK_NS: u64 = 1_000;
 
 /// Runs until the engine stops.
-pub(super) fn run(inner: &Arc<Inner>, poller: &Poller) {
+pub(super) fn run(inner: &Arc<Inner>, poller: &Poller, service: Service) {
     prepare_background_thread(TIMER_SLACK_NS);
     let thread = Background {
         inner,
@@ -48,7 +48,7 @@ pub(super) fn run(inner: &Arc<Inner>, poller: &Poller) {
         missed_polls: Cell::new(0),
         doorman: Doorman::default(),
         listener: Listener::default(),
-        service: Service::default(),
+        service,
         wait_failed: Cell::new(false),
     };
     while !inner.stop.load(Ordering::Acquire) {
