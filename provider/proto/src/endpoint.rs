@@ -413,6 +413,7 @@ impl Endpoint {
             queue_pairs: self.qps.len() as u32,
             connections: self.connections.len() as u32,
             active_senders: self.shared.fair_share.active(),
+            drain_bytes_per_s: self.shared.drain.bytes_per_s(),
             held_bytes: u64::from(self.shared.hold.held_bytes()),
         }
     }

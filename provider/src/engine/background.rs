@@ -13,6 +13,7 @@ use super::changes::Listener;
 use super::clock::until;
 use super::core::{Caller, Core, Turn};
 use super::nap::SERVE_AT_MOST_NS;
+use super::neighbours::Service;
 use super::presence::POLL_GAP_NS;
 use crate::sync::{MutexGuard, Ordering};
 use metaroce_proto::types::Time;
@@ -39,7 +40,7 @@ const BUSY_NAP: Duration = Duration::from_micros(20);
 const TIMER_SLACK_NS: u64 = 1_000;
 
 /// Runs until the engine stops.
-pub(super) fn run(inner: &Arc<Inner>, poller: &Poller) {
+pub(super) fn run(inner: &Arc<Inner>, poller: &Poller, service: Service) {
     prepare_background_thread(TIMER_SLACK_NS);
     let thread = Background {
         inner,
@@ -47,6 +48,7 @@ pub(super) fn run(inner: &Arc<Inner>, poller: &Poller) {
         missed_polls: Cell::new(0),
         doorman: Doorman::default(),
         listener: Listener::default(),
+        service,
         wait_failed: Cell::new(false),
     };
     while !inner.stop.load(Ordering::Acquire) {
@@ -65,6 +67,8 @@ struct Background<'a> {
     missed_polls: Cell<u32>,
     doorman: Doorman,
     listener: Listener,
+    /// The table that is shared with other processes.
+    service: Service,
     /// Waiting failed, which was told.
     wait_failed: Cell<bool>,
 }
@@ -88,6 +92,7 @@ impl Background<'_> {
             self.doorman.look(inner, now);
             return;
         }
+        self.service.look_now_and_then(inner, self.poller, now);
         if self
             .listener
             .hears_now_and_then(inner.changes.as_ref(), now)
@@ -136,6 +141,8 @@ impl Background<'_> {
             return;
         };
         self.doorman.look_now_and_then(inner, turn.began);
+        self.service
+            .look_now_and_then(inner, self.poller, turn.began);
         if self
             .listener
             .hears_now_and_then(inner.changes.as_ref(), turn.began)
@@ -152,6 +159,7 @@ impl Background<'_> {
                 Ok(ready) if ready.watched => {
                     let now = inner.clock.now();
                     self.doorman.look(inner, now);
+                    self.service.look(inner, self.poller, now);
                     if self.listener.hears(inner.changes.as_ref(), now) {
                         inner.port.look_for_changes();
                     }

@@ -5,6 +5,7 @@
 use super::Inner;
 use super::hold::Hold;
 use super::host::{EngineHost, Objects};
+use super::neighbours::Neighbours;
 use super::presence::Streak;
 use super::pressure::Pressure;
 use super::reach::Troubles;
@@ -86,6 +87,7 @@ pub(super) struct Core {
     last_received: Time,
     hot_until: [Time; MAX_LOCALS],
     cold_countdown: u32,
+    pub(super) neighbours: Neighbours,
     pressure: Pressure,
     /// A receive call failed, which was told.
     receive_failed: bool,
@@ -109,6 +111,7 @@ impl Core {
             last_received: Time::ZERO,
             hot_until: [Time::ZERO; MAX_LOCALS],
             cold_countdown: 0,
+            neighbours: Neighbours::new(),
             pressure: Pressure::default(),
             receive_failed: false,
         }
@@ -143,6 +146,7 @@ impl Core {
                 objects: &self.objects,
             };
             self.endpoint.handle_timeout(now, &mut host);
+            self.neighbours.look(&inner.clock, &mut self.endpoint, now);
             changed = true;
         }
         if !changed {
@@ -317,6 +321,7 @@ impl Core {
         if total > 0 {
             let now = inner.clock.now();
             self.with_host(inner, |endpoint, host| endpoint.handle_batch_end(now, host));
+            self.neighbours.look(&inner.clock, &mut self.endpoint, now);
             self.pressure.look(inner, &mut self.endpoint, now);
         }
         total

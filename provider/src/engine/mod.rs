@@ -19,6 +19,7 @@ mod host;
 #[cfg(all(test, loom))]
 mod models;
 mod nap;
+mod neighbours;
 mod presence;
 mod pressure;
 mod reach;
@@ -332,6 +333,7 @@ impl Engine {
         let Some(mut core) = inner.gate.enter_within(CLOSE_TIMEOUT) else {
             return;
         };
+        core.neighbours.leave();
         core.endpoint.close(inner.clock.now());
         loop {
             core.flush(inner, inner.clock.now(), &mut 0);

@@ -5,6 +5,7 @@ use super::Inner;
 use super::core::Core;
 use super::statistics::EngineCounters;
 use crate::telemetry::REPORT_VERSION;
+use metaroce_proto::cc::Others;
 use metaroce_proto::telemetry::json::Json;
 use metaroce_proto::telemetry::{ConnectionInfo, EndpointInfo, PathInfo, ReceivingPathInfo};
 use metaroce_proto::types::{LocalIndex, SourceSlot, Time};
@@ -20,6 +21,7 @@ pub(super) struct Report {
     now: Time,
     endpoint: EndpointInfo,
     engine: EngineCounters,
+    others: Others,
     connections: Vec<ConnectionInfo>,
     /// Where to go on.
     next: Option<usize>,
@@ -32,6 +34,7 @@ impl Report {
             now,
             endpoint: core.endpoint.info(),
             engine: core.counters,
+            others: core.neighbours.others(),
             connections: Vec::new(),
             next: Some(0),
         };
@@ -75,6 +78,10 @@ impl Report {
             .number("age_ns", age(super::clock::START))
             .number("queue_pairs", u64::from(self.endpoint.queue_pairs))
             .number("active_senders", u64::from(self.endpoint.active_senders))
+            .number("other_senders", u64::from(self.others.unlimited))
+            .number("other_limited_bytes_per_s", self.others.limited_bytes_per_s)
+            .number("other_connections", u64::from(self.others.connections))
+            .number_if_any("drain_bytes_per_s", self.endpoint.drain_bytes_per_s)
             .number("held_bytes", self.endpoint.held_bytes)
             .number(
                 "receive_buffer_bytes",

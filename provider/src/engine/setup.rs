@@ -10,6 +10,7 @@ use super::core::Core;
 use super::events::{Events, RING_RECORDS};
 use super::gate::Gate;
 use super::nap::Nap;
+use super::neighbours::Service;
 use super::presence::Presence;
 use super::reader::Reader;
 use super::{Engine, Inner, registry};
@@ -114,11 +115,14 @@ impl Engine {
             _budget: budget,
             generation: registry::generation(),
         });
+        // Already here, so that an engine has all its descriptors when it is opened.
+        let service = Service::default();
+        service.look(&inner, &poller, inner.clock.now());
         let events_thread = super::events::start(&inner)?;
         let shared = inner.clone();
         let thread = std::thread::Builder::new()
             .name("metaroce".into())
-            .spawn(move || background::run(&shared, &poller))
+            .spawn(move || background::run(&shared, &poller, service))
             .map_err(|error| {
                 // The other thread must not stay alone.
                 inner.stop.store(true, Ordering::Release);

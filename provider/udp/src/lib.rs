@@ -8,6 +8,7 @@
 //! * Several *source sockets* for each local address, one ephemeral port each: the port is the entropy that
 //!   ECMP hashes. They never receive data (a filter drops it), only ICMP errors.
 //! * [`Poller`] and [`Waker`] let a background thread sleep until something happens.
+//! * [`SharedMemory`] is what the engines of several processes share.
 //!
 //! Nothing here allocates once the sockets, the [`RecvBatch`] and the error list exist.
 
@@ -18,6 +19,7 @@ mod explained;
 mod poller;
 mod recv;
 mod send;
+mod shared;
 mod signals;
 mod sockets;
 mod sockopt;
@@ -31,5 +33,6 @@ pub use recv::{BUFFER_BYTES, Ecn, MAX_MESSAGES, Received, RecvBatch};
 pub use send::{
     IoVec, MAX_TRAIN_BYTES, MAX_TRAIN_IOVECS, MAX_TRAIN_SEGMENTS, SendError, SendFailure,
 };
+pub use shared::{SharedMemory, receive_descriptor, send_descriptor};
 pub use signals::signals_that_wait;
 pub use sockets::{LocalIndex, MAX_LOCALS, ReceiveFill, Sockets, SourceSlot, can_bind};

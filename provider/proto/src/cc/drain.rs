@@ -3,7 +3,7 @@
 //! As long as the socket's buffer is empty whenever it is looked at, more could have come, and nothing is known but that;
 //! a buffer that never becomes empty shows exactly what is taken out of it. So the estimate is set to what was measured
 //! while there was a queue, halved by drops, and raised slowly while there is none and the senders use what they were
-//! granted. At once, whatever the estimate says, grants bend with what is queued (WIRE 8.20). The host may know better
+//! granted. What other processes behind the same port receive counts as taken in by the host. At once, whatever the estimate says, grants bend with what is queued (WIRE 8.20). The host may know better
 //! from the start, as it knows the speed of its port: the estimate never rises above that.
 
 use crate::cc::inbound::per_second;
@@ -29,6 +29,8 @@ const USED_PERCENT: u64 = 90;
 /// What is measured while there is a queue counts, but the estimate falls no lower than to so much in an interval: it may
 /// have been small packets. Meanwhile the grants bend.
 const FALL_PERCENT: u64 = 85;
+/// After so many intervals without a look nobody knows how long a queue has been there: it shows no drain.
+const UNSEEN_INTERVALS: u64 = 4;
 /// The least that is ever estimated.
 const LEAST_BYTES_PER_S: u64 = 1_000_000;
 
@@ -90,8 +92,13 @@ impl Drain {
 
     /// A packet came with so much payload, marked or not.
     pub fn on_received(&mut self, bytes: u64, marked: bool) {
-        self.bytes += bytes;
+        self.bytes = self.bytes.saturating_add(bytes);
         self.marked_part += (f64::from(u8::from(marked)) - self.marked_part) * MARKED_GAIN;
+    }
+
+    /// Other processes of the host received so much payload meanwhile.
+    pub fn on_others_received(&mut self, bytes: u64) {
+        self.bytes = self.bytes.saturating_add(bytes);
     }
 
     /// The kernel dropped datagrams at the socket.
@@ -109,7 +116,8 @@ impl Drain {
             .max(BEND_FLOOR_PER_MILLE);
         let ns = now.since_ns(self.since);
         if ns >= self.interval_ns {
-            self.end_interval(per_second(self.bytes, ns));
+            let seen = ns < UNSEEN_INTERVALS * self.interval_ns;
+            self.end_interval(per_second(self.bytes, ns), seen);
             self.since = now;
             self.bytes = 0;
             self.drops = 0;
@@ -118,7 +126,7 @@ impl Drain {
         }
     }
 
-    fn end_interval(&mut self, rate: u64) {
+    fn end_interval(&mut self, rate: u64, seen: bool) {
         let queue = match self.estimate_bytes_per_s {
             Some(_) => QUEUE_PER_MILLE,
             None => FIRST_QUEUE_PER_MILLE,
@@ -126,8 +134,9 @@ impl Drain {
         let rise_percent = self.rise_percent;
         self.rise_percent = RISE_PERCENT;
         let estimate = match self.estimate_bytes_per_s {
-            before if self.drops > 0 => Some(before.unwrap_or(rate).min(rate.max(1)) / 2),
-            before if self.least_fill_per_mille > queue => {
+            before if self.drops > 0 && seen => Some(before.unwrap_or(rate).min(rate.max(1)) / 2),
+            before if self.drops > 0 => before.map(|before| before / 2),
+            before if seen && self.least_fill_per_mille > queue => {
                 Some(rate.max(before.unwrap_or(0) / 100 * FALL_PERCENT))
             }
             Some(before)
@@ -201,6 +210,31 @@ mod tests {
         let risen = drain.bytes_per_s().unwrap();
         assert!(risen > 3_750 * MB, "{risen}");
         assert!(risen < 4_700 * MB, "no more than is used: {risen}");
+    }
+
+    #[test]
+    fn a_burst_after_a_silence_shows_no_drain() {
+        let mut drain = drain();
+        drain.on_received(100_000, false);
+        drain.on_fill(Time::from_ns(UNSEEN_INTERVALS * INTERVAL_NS), 900);
+        drain.on_fill(Time::from_ns(UNSEEN_INTERVALS * INTERVAL_NS + 1), 0);
+        assert_eq!(drain.bytes_per_s(), None);
+        drain.set_known(None, Some(1_000 * MB));
+        drain.on_drops(1);
+        drain.on_fill(drain.since + 3_600_000_000_000, 900);
+        drain.on_fill(drain.since + 1, 0);
+        assert_eq!(drain.bytes_per_s(), Some(500 * MB));
+    }
+
+    #[test]
+    fn what_other_processes_take_in_is_part_of_what_the_host_does() {
+        let mut drain = drain();
+        drain.on_others_received(3_000 * MB * INTERVAL_NS / 1_000_000_000);
+        run(&mut drain, 1, 1_000, 200);
+        run(&mut drain, 1, 0, 0);
+        assert_eq!(drain.bytes_per_s(), Some(4_000 * MB));
+        drain.on_others_received(u64::MAX);
+        drain.on_received(1, false);
     }
 
     #[test]

@@ -21,6 +21,8 @@ pub struct EndpointInfo {
     pub connections: u32,
     /// Connections whose peer is sending now.
     pub active_senders: u32,
+    /// What the host can take in, as far as it was measured.
+    pub drain_bytes_per_s: Option<u64>,
     /// Bytes of packets that are held back for strict visibility.
     pub held_bytes: u64,
 }

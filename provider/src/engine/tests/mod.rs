@@ -3,6 +3,7 @@
 
 mod asked;
 mod measurements;
+mod neighbours;
 mod reader;
 
 use super::*;

@@ -14,6 +14,7 @@ mod hostile;
 mod links;
 mod multipath;
 mod nccl;
+mod neighbours;
 mod perftest;
 mod pingpong;
 mod planes;
@@ -52,6 +53,7 @@ pub fn all() -> Vec<Case> {
         telemetry::cases(),
         trouble::cases(),
         planes::cases(),
+        neighbours::cases(),
         links::cases(),
         container::cases(),
         gids::cases(),

@@ -70,15 +70,16 @@ pub fn cases() -> Vec<Case> {
 }
 
 /// `ib_write_bw` between two hosts, for so many seconds.
-struct Transfer {
-    server: Proc,
+pub(super) struct Transfer {
+    /// The receiver.
+    pub(super) server: Proc,
     client: Proc,
     /// Where each leaves its counters.
     statistics: [PathBuf; 2],
 }
 
 impl Transfer {
-    fn start(bench: &Bench, fabric: &Fabric, seconds: u32) -> Result<Transfer> {
+    pub(super) fn start(bench: &Bench, fabric: &Fabric, seconds: u32) -> Result<Transfer> {
         let port = next_port();
         let file =
             |side: &str| std::env::temp_dir().join(format!("metaroce-e2e-{side}-{port}.json"));
@@ -134,7 +135,7 @@ fn samples(text: &str) -> Result<Vec<Value>> {
 }
 
 /// One sample, as soon as it satisfies `condition`.
-fn stat_until(
+pub(super) fn stat_until(
     bench: &Bench,
     pids: &[u32],
     what: &str,
@@ -150,7 +151,7 @@ fn stat_until(
     }
 }
 
-fn engine(sample: &Value, pid: u32) -> Option<&Value> {
+pub(super) fn engine(sample: &Value, pid: u32) -> Option<&Value> {
     sample["engines"]
         .as_array()?
         .iter()
