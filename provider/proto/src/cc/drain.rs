@@ -3,8 +3,9 @@
 //! As long as the socket's buffer is empty whenever it is looked at, more could have come, and nothing is known but that;
 //! a buffer that never becomes empty shows exactly what is taken out of it. So the estimate is set to what was measured
 //! while there was a queue, halved by drops, and raised slowly while there is none and the senders use what they were
-//! granted. What other processes behind the same port receive counts as taken in by the host. At once, whatever the estimate says, grants bend with what is queued (WIRE 8.20). The host may know better
-//! from the start, as it knows the speed of its port: the estimate never rises above that.
+//! granted. What other processes behind the same port receive counts as taken in by the host. At once, whatever the
+//! estimate says, grants bend with what is queued (WIRE 8.20). The host may know better from the start, as it knows the speed
+//! of its port: the estimate never rises above that.
 
 use crate::cc::inbound::per_second;
 use crate::types::{Driving, Time};
@@ -19,7 +20,8 @@ const BEND_FLOOR_PER_MILLE: u64 = 100;
 const MARKED_PART: f64 = 0.5;
 const MARKED_BEND: f64 = 0.4;
 const MARKED_GAIN: f64 = 1.0 / 64.0;
-/// A queue that shows a drain where none was known: scheduling alone makes shorter ones.
+/// A queue that shows a drain where none was known: bursts make shorter ones. With sockets only drops do: a thread that was kept
+/// from its processor finds a queue as well, and the rate at which it takes that in is that of the scheduler.
 const FIRST_QUEUE_PER_MILLE: u64 = 150;
 /// Without a queue the estimate rises by so much in an interval, if most of it was used; in the next one twice as much, and
 /// so on: what was measured while small packets came may be far too low.
@@ -29,6 +31,9 @@ const USED_PERCENT: u64 = 90;
 /// What is measured while there is a queue counts, but the estimate falls no lower than to so much in an interval: it may
 /// have been small packets. Meanwhile the grants bend.
 const FALL_PERCENT: u64 = 85;
+/// With sockets, an estimate is forgotten after so many intervals without a queue, used or not: threads that were kept from
+/// their processor make both a queue and a low rate, and senders that are held back by what they made would never use it.
+const FORGOTTEN_AFTER: u32 = 4;
 /// After so many intervals without a look nobody knows how long a queue has been there: it shows no drain.
 const UNSEEN_INTERVALS: u64 = 4;
 /// The least that is ever estimated.
@@ -37,7 +42,9 @@ const LEAST_BYTES_PER_S: u64 = 1_000_000;
 /// See the file's head.
 #[derive(Clone, Debug)]
 pub struct Drain {
+    driving: Driving,
     interval_ns: u64,
+    without_queue: u32,
     /// Speed of the port, if it is known.
     port_bytes_per_s: Option<u64>,
     estimate_bytes_per_s: Option<u64>,
@@ -58,10 +65,12 @@ impl Drain {
     #[must_use]
     pub fn new(driving: Driving, now: Time) -> Self {
         Self {
+            driving,
             interval_ns: match driving {
                 Driving::Busy => 50_000,
                 Driving::Sockets => 5_000_000,
             },
+            without_queue: 0,
             port_bytes_per_s: None,
             estimate_bytes_per_s: None,
             bend_per_mille: 1_000,
@@ -127,9 +136,10 @@ impl Drain {
     }
 
     fn end_interval(&mut self, rate: u64, seen: bool) {
-        let queue = match self.estimate_bytes_per_s {
-            Some(_) => QUEUE_PER_MILLE,
-            None => FIRST_QUEUE_PER_MILLE,
+        let queue = match (self.estimate_bytes_per_s, self.driving) {
+            (Some(_), _) => QUEUE_PER_MILLE,
+            (None, Driving::Busy) => FIRST_QUEUE_PER_MILLE,
+            (None, Driving::Sockets) => u64::MAX,
         };
         let rise_percent = self.rise_percent;
         self.rise_percent = RISE_PERCENT;
@@ -148,10 +158,19 @@ impl Drain {
             }
             before => before,
         };
-        self.estimate_bytes_per_s = estimate.map(|estimate| {
-            let port = self.port_bytes_per_s.unwrap_or(u64::MAX);
-            estimate.max(LEAST_BYTES_PER_S).min(port)
-        });
+        self.without_queue = match self.most_fill_per_mille < QUEUE_PER_MILLE && self.drops == 0 {
+            true => self.without_queue.saturating_add(1),
+            false => 0,
+        };
+        let forget = self.driving == Driving::Sockets && self.without_queue >= FORGOTTEN_AFTER;
+        self.estimate_bytes_per_s =
+            estimate
+                .filter(|_| !forget)
+                .or(self.port_bytes_per_s)
+                .map(|estimate| {
+                    let port = self.port_bytes_per_s.unwrap_or(u64::MAX);
+                    estimate.max(LEAST_BYTES_PER_S).min(port)
+                });
     }
 }
 
@@ -235,6 +254,25 @@ mod tests {
         assert_eq!(drain.bytes_per_s(), Some(4_000 * MB));
         drain.on_others_received(u64::MAX);
         drain.on_received(1, false);
+    }
+
+    #[test]
+    fn with_sockets_an_estimate_is_forgotten_when_there_is_no_queue() {
+        let mut drain = Drain::new(Driving::Sockets, Time::ZERO);
+        let run = |drain: &mut Drain, intervals: u32, fill_per_mille: u64| {
+            for _ in 0..intervals {
+                drain.on_received(1_000_000, false);
+                drain.on_fill(drain.since + 5_000_000, fill_per_mille);
+            }
+        };
+        run(&mut drain, 10, 900);
+        assert_eq!(drain.bytes_per_s(), None, "a queue may be the scheduler's");
+        drain.on_drops(1);
+        run(&mut drain, 1, 900);
+        run(&mut drain, FORGOTTEN_AFTER - 1, 0);
+        assert!(drain.bytes_per_s().is_some());
+        run(&mut drain, 1, 0);
+        assert_eq!(drain.bytes_per_s(), None);
     }
 
     #[test]
