@@ -225,7 +225,7 @@ impl Link {
             self.counters.dark += 1;
             return Err(Fate::Dark);
         }
-        if self.loss.loses(rng) {
+        if self.loss.loses(entered, rng) {
             self.counters.lost += 1;
             return Err(Fate::Lost);
         }

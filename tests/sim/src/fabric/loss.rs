@@ -1,7 +1,12 @@
 //! Loss of packets on a link, one by one or in bursts, drawn from the seed. Used by `fabric/link.rs`.
 
+use metaroce_proto::types::Time;
 use rand::Rng;
 use rand::rngs::SmallRng;
+
+/// A burst is over when nothing came for so long: else a link on which there is only a probe now and then would be dark for as
+/// long as many of them take.
+const BURST_PAUSE_NS: u64 = 1_000_000;
 
 /// How a link loses packets.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -34,6 +39,7 @@ pub(super) struct LossProcess {
     begins: f64,
     burst_max: u32,
     burst_left: u32,
+    last: Time,
 }
 
 impl LossProcess {
@@ -42,15 +48,19 @@ impl LossProcess {
             begins: loss.begins(),
             burst_max: loss.burst_max.max(1),
             burst_left: 0,
+            last: Time::ZERO,
         }
     }
 
-    /// Whether the next packet is lost.
-    pub(super) fn loses(&mut self, rng: &mut SmallRng) -> bool {
-        if self.burst_left > 0 {
+    /// Whether the packet that comes `now` is lost.
+    pub(super) fn loses(&mut self, now: Time, rng: &mut SmallRng) -> bool {
+        let goes_on = now.since_ns(self.last) < BURST_PAUSE_NS;
+        self.last = now;
+        if self.burst_left > 0 && goes_on {
             self.burst_left -= 1;
             return true;
         }
+        self.burst_left = 0;
         let begins = self.begins > 0.0 && rng.random_bool(self.begins);
         if begins && self.burst_max > 1 {
             self.burst_left = rng.random_range(0..self.burst_max);
@@ -71,7 +81,9 @@ mod tests {
     fn fates(loss: Loss) -> Vec<bool> {
         let mut rng = SmallRng::seed_from_u64(5);
         let mut process = LossProcess::new(loss);
-        (0..PACKETS).map(|_| process.loses(&mut rng)).collect()
+        let at = |packet: usize| Time::from_ns(packet as u64 * 100);
+        let fate = |packet| process.loses(at(packet), &mut rng);
+        (0..PACKETS).map(fate).collect()
     }
 
     #[rstest]
@@ -104,6 +116,18 @@ mod tests {
         let most = lengths[1..=4].iter().max();
         assert!(least > Some(&400) && most < Some(&600), "{lengths:?}");
         assert!(lengths[5] < 40, "{lengths:?}");
+    }
+
+    #[test]
+    fn a_burst_does_not_outlast_a_pause() {
+        let mut rng = SmallRng::seed_from_u64(5);
+        let mut process = LossProcess::new(Loss {
+            part: 0.5,
+            burst_max: 1_000,
+        });
+        let lost = |packet: u64| process.loses(Time::from_ns(packet * BURST_PAUSE_NS), &mut rng);
+        let found = (1..10_000).map(lost).filter(|lost| *lost).count();
+        assert!(found < 100, "{found}");
     }
 
     #[test]
