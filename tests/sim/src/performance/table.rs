@@ -197,15 +197,13 @@ impl Measuring {
         let measured = (self.measure)(options)?;
         let all = serde_json::to_value(options).map_err(|error| error.to_string())?;
         let value = |name: &&'static str| (*name, all[*name].clone());
+        // What all have is told where it is not as always.
+        let usual = options.congestion == <&Algorithm>::default();
+        let everywhere = [&EVERYWHERE].into_iter().filter(|_| !usual);
         Ok(Figures {
             name: self.name,
             seed: options.seed,
-            options: self
-                .options
-                .iter()
-                .chain([&EVERYWHERE])
-                .map(value)
-                .collect(),
+            options: self.options.iter().chain(everywhere).map(value).collect(),
             values: measured.values,
             lists: measured.lists,
             asides: measured.asides,
