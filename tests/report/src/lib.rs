@@ -2,7 +2,7 @@
 //! give them again. Everything on it comes from the seed, so that two pages of the same source are equal.
 //!
 //! `runs.rs` runs scenarios and knows their commands, `sections.rs` decides what is run and drawn, `plots.rs` draws, and
-//! `page.rs` writes the page. Begin with [`write`]; `cargo xtask report` calls it.
+//! `page.rs` writes the page. Begin with [`write()`]; `cargo xtask report` calls it.
 
 mod page;
 mod plots;
