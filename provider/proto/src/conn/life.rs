@@ -128,8 +128,10 @@ impl Connection {
             cx.shared.counters.dropped_unknown_qp += 1;
             return;
         }
-        // Both ends may echo what is over at the other: a life that is opening learns the peer's token all the same.
-        if echoes_ended && life.phase != Phase::Opening {
+        // Both ends may echo what is over at the other: a life that is opening learns the peer's token all the same. And a
+        // late OPEN of our former life may mislead the very life of the peer that ours is open with: only ours can tell it.
+        let misled = life.phase == Phase::Open && life.peer_token == open.token;
+        if echoes_ended && life.phase != Phase::Opening && !misled {
             return;
         }
         let echoed = open.echo == life.token;
