@@ -343,11 +343,12 @@ impl Endpoint {
     }
 
     /// When to call [`Self::handle_timeout`] at the latest; `None` when nothing can become due by itself.
-    pub fn poll_timeout(&self) -> Option<Time> {
+    pub fn poll_timeout(&mut self) -> Option<Time> {
+        let connections = &mut self.connections;
         let touched = self
             .touched
             .iter()
-            .filter_map(|index| self.connections.get(*index)?.deadline());
+            .filter_map(|index| connections.get_mut(*index)?.deadline());
         touched.chain(self.timers.next()).chain(self.told.due).min()
     }
 
@@ -476,7 +477,6 @@ impl Endpoint {
                 continue;
             };
             connection.in_touched = false;
-            connection.settle_deadlines();
             if let Some(deadline) = connection.deadline() {
                 self.timers.arm(index, deadline);
             }

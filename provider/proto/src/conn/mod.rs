@@ -193,8 +193,11 @@ pub(crate) struct Connection {
     /// Sets of paths, a bit each: with lost packets, with bare packets to send.
     lost_paths: u64,
     bare_paths: u64,
-    /// With a deadline that may have changed.
+    /// With a deadline that may have changed since it was last looked up.
     dirty_paths: u64,
+    /// Deadline of each path as it was then, and the earliest of them.
+    path_deadlines: Vec<Option<Time>>,
+    first_path_deadline: Option<Time>,
     /// Streams that may have segments to send, in turns.
     ready: VecDeque<QpId>,
     window: ConnectionWindow,
@@ -289,6 +292,8 @@ impl Connection {
             lost_paths: 0,
             bare_paths: 0,
             dirty_paths: 0,
+            path_deadlines: Vec::new(),
+            first_path_deadline: None,
             ready: VecDeque::new(),
             window: ConnectionWindow::new(
                 shared.config.driving,

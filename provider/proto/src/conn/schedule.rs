@@ -33,8 +33,6 @@ pub(crate) struct TxPath {
     pub route: Route,
     /// What it counted since the connection began; nothing decides by it.
     pub counters: SendingCounters,
-    /// Its next timeout, unless something was done to it since ([`Connection::path_mut`]).
-    pub due: Option<Time>,
     /// It took over the route of another path, and takes a port of its own when nothing is outstanding.
     pub copied: bool,
     /// It was used since its last marker.
@@ -62,6 +60,8 @@ impl Connection {
         let routes = self.routes.spread(count, &mut shared.rng);
         self.end_sending_counters(shared);
         self.paths.clear();
+        self.path_deadlines = vec![None; count];
+        self.first_path_deadline = None;
         (
             self.lost_paths,
             self.bare_paths,
@@ -75,7 +75,6 @@ impl Connection {
                 tx,
                 route,
                 counters: SendingCounters::default(),
-                due: None,
                 copied: false,
                 unmarked: false,
                 markers_due: 0,

@@ -26,7 +26,7 @@ fn earlier(a: Option<Time>, b: Option<Time>) -> Option<Time> {
 
 impl Connection {
     /// When [`Self::handle_timeout`] has something to do, or earlier.
-    pub(crate) fn deadline(&self) -> Option<Time> {
+    pub(crate) fn deadline(&mut self) -> Option<Time> {
         let mut deadline = match self.state {
             State::Opening => Some(self.hello_retry.at),
             State::Open => None,
@@ -45,28 +45,26 @@ impl Connection {
             self.window_opens_at,
             self.reroll.as_ref().and_then(Reroll::at),
             self.spread.at(),
+            self.paths_due(),
         ];
         for other in others {
             deadline = earlier(deadline, other);
         }
-        for (at, path) in self.paths.iter().enumerate() {
-            let due = if self.dirty_paths >> at & 1 != 0 {
-                path.tx.poll_timeout()
-            } else {
-                path.due
-            };
-            deadline = earlier(deadline, due);
-        }
         deadline
     }
 
-    /// Looks up the deadlines of the paths that something was done to since the last time.
-    pub(crate) fn settle_deadlines(&mut self) {
-        while self.dirty_paths != 0 {
-            let at = self.dirty_paths.trailing_zeros() as usize;
-            self.dirty_paths &= self.dirty_paths - 1;
-            self.paths[at].due = self.paths[at].tx.poll_timeout();
+    /// The earliest deadline of the paths. Asked with every packet: only those are looked at that something was done to
+    /// since the last time.
+    fn paths_due(&mut self) -> Option<Time> {
+        if self.dirty_paths != 0 {
+            while self.dirty_paths != 0 {
+                let at = self.dirty_paths.trailing_zeros() as usize;
+                self.dirty_paths &= self.dirty_paths - 1;
+                self.path_deadlines[at] = self.paths[at].tx.poll_timeout();
+            }
+            self.first_path_deadline = self.path_deadlines.iter().copied().flatten().min();
         }
+        self.first_path_deadline
     }
 
     /// Does what is due.
@@ -109,10 +107,11 @@ impl Connection {
         self.waiting_timeout(cx);
         self.reroll_timeout(cx);
         self.spread_timeout(cx);
-        self.settle_deadlines();
-        for at in 0..self.paths.len() {
-            if self.paths[at].due.is_some_and(|due| due <= cx.now) {
-                self.path_timeout(cx, at);
+        if self.paths_due().is_some_and(|due| due <= cx.now) {
+            for at in 0..self.paths.len() {
+                if self.path_deadlines[at].is_some_and(|due| due <= cx.now) {
+                    self.path_timeout(cx, at);
+                }
             }
         }
         if self.linger_at.is_some_and(|at| at <= cx.now) {

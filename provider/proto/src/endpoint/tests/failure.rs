@@ -203,7 +203,7 @@ fn the_peers_of_a_destroyed_queue_pair_fail_at_once_and_only_if_they_send() {
     assert!(
         network
             .nodes
-            .iter()
+            .iter_mut()
             .all(|node| node.endpoint.poll_timeout().is_none())
     );
 }

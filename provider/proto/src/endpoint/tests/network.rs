@@ -552,7 +552,7 @@ impl Network {
         self.flush();
         let timers = self
             .nodes
-            .iter()
+            .iter_mut()
             .filter(|node| !node.dead)
             .filter_map(|node| node.endpoint.poll_timeout());
         let next = self

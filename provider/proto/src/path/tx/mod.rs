@@ -404,14 +404,14 @@ impl<R: Copy> PathTx<R> {
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         let waiting = self.waiting();
-        [
-            self.probe.probe_due(waiting, &self.rtt),
-            self.rto_due(waiting),
-            self.loss.poll_timeout(&self.ring, self.heard),
-        ]
-        .into_iter()
-        .flatten()
-        .min()
+        let probe = self.probe.probe_due(waiting, &self.rtt);
+        // The last resort is not due before a verdict.
+        let last = self.loss.poll_timeout(&self.ring, self.heard);
+        let last = last.or_else(|| self.probe.rto_due(waiting, &self.rtt));
+        match (probe, last) {
+            (Some(probe), Some(last)) => Some(probe.min(last)),
+            (probe, last) => probe.or(last),
+        }
     }
 
     /// Does what is due and says what the caller must do; see [`PathAction`]. If more is due, the next
