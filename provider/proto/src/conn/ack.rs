@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 
 use crate::cc::Correction;
 use crate::conn::route::socket_address;
-use crate::conn::{Connection, Context, Shared};
+use crate::conn::{Connection, Context, Shared, space};
 use crate::endpoint::qp::Phase;
 use crate::host::Host;
 use crate::path::BlockOutcome;
@@ -136,12 +136,13 @@ impl Connection {
         };
         let twice = self.ack.due > 1;
         train.start(route);
-        if !self.push_ack(cx, host, (path, epoch), 0, train) {
+        let length = self.push_ack(cx, host, (path, epoch), 0, train);
+        if length == 0 {
             return false;
         }
         if twice && second != route {
             self.ack.copy.clear();
-            self.ack.copy.extend_from_slice(&cx.shared.packet);
+            self.ack.copy.extend_from_slice(&cx.shared.packet[..length]);
             self.ack.copy_route = Some(second);
             self.ack.due += 1;
         }
@@ -172,14 +173,11 @@ impl Connection {
             self.ack_told();
             return 0;
         };
-        if self.push_ack(cx, host, (path, epoch), least_bytes as usize, train) {
-            cx.shared.packet.len() as u32
-        } else {
-            0
-        }
+        self.push_ack(cx, host, (path, epoch), least_bytes as usize, train) as u32
     }
 
-    /// Builds an ACK at the end of `train`, and leaves it in the packet buffer. False if it would have been empty.
+    /// Builds an ACK at the end of `train`, and leaves it in the packet buffer. Returns its bytes; 0 if it would have been
+    /// empty.
     fn push_ack(
         &mut self,
         cx: &mut Context<'_>,
@@ -187,11 +185,11 @@ impl Connection {
         (path, epoch): (PathId, Epoch),
         least_bytes: usize,
         train: &mut Train,
-    ) -> bool {
+    ) -> usize {
         let allowance = self.allowance(cx);
         let mut packet = std::mem::take(&mut cx.shared.packet);
-        packet.resize(self.packet_bytes().max(ACK_HEADER_BYTES), 0);
-        let mut builder = AckBuilder::new(&mut packet);
+        let longest = self.packet_bytes().max(ACK_HEADER_BYTES);
+        let mut builder = AckBuilder::new(space(&mut packet, longest));
         let paths_left = self.push_path_blocks(cx.now, &mut builder);
         let streams_left = self.push_stream_blocks(cx, host, &mut builder);
         let empty = builder.is_empty() && !self.ack.grant;
@@ -205,17 +203,16 @@ impl Connection {
             stamp: Stamp::from_ns(cx.now.as_ns()),
         };
         let length = builder.finish(&base, number, &allowance, least_bytes);
-        packet.truncate(length);
         self.ack_told();
         if !empty {
             self.ack.number = number;
-            train.push_bytes(&packet);
+            train.push_bytes(&packet[..length]);
             train.finish_segment(None);
             cx.shared.counters.acks_sent += 1;
             self.ack.due += u8::from(paths_left || streams_left);
         }
         cx.shared.packet = packet;
-        !empty
+        if empty { 0 } else { length }
     }
 
     fn ack_told(&mut self) {

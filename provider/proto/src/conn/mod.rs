@@ -90,7 +90,7 @@ pub(crate) struct Shared {
     pub connections: u32,
     /// Reused by acknowledgements.
     pub acked: Vec<SegmentRef>,
-    /// Reused by everything that is built before it is pushed into a train.
+    /// Reused by everything that is built before it is pushed into a train; see [`space`].
     pub packet: Vec<u8>,
 }
 
@@ -242,6 +242,15 @@ pub(crate) struct Connection {
     pub(crate) in_batch: bool,
     pub(crate) in_touched: bool,
     pub(crate) in_busy: bool,
+}
+
+/// The first `bytes` of a buffer that is used again and again: it only grows, because bytes that are written anyway need no
+/// zeros first.
+fn space(buffer: &mut Vec<u8>, bytes: usize) -> &mut [u8] {
+    if buffer.len() < bytes {
+        buffer.resize(bytes, 0);
+    }
+    &mut buffer[..bytes]
 }
 
 /// A random id that is not 0.

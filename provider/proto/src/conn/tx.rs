@@ -3,7 +3,7 @@
 
 use crate::conn::hello::hello_item;
 use crate::conn::schedule::packet_bytes;
-use crate::conn::{Connection, Context, Item, State};
+use crate::conn::{Connection, Context, Item, State, space};
 use crate::host::Host;
 use crate::path::{Bare, Sent};
 use crate::stream::{Role, SegmentRef};
@@ -339,8 +339,8 @@ impl Connection {
             return true;
         }
         let mut packet = std::mem::take(&mut cx.shared.packet);
-        packet.resize(self.packet_bytes().max(CONTROL_OVERHEAD_BYTES), 0);
-        let mut builder = ControlBuilder::new(&mut packet);
+        let longest = self.packet_bytes().max(CONTROL_OVERHEAD_BYTES);
+        let mut builder = ControlBuilder::new(space(&mut packet, longest));
         if std::mem::take(&mut self.hello_due) {
             self.hello_sent_at = Some(cx.now);
             let hello = hello_item(&self.key, self.my_id, self.peer.id, cx.shared);
@@ -450,8 +450,8 @@ impl Connection {
         let candidate = *candidate;
         let hello = hello_item(&self.key, candidate.fresh_id, candidate.peer_id, cx.shared);
         let mut packet = std::mem::take(&mut cx.shared.packet);
-        packet.resize(self.packet_bytes().max(CONTROL_OVERHEAD_BYTES), 0);
-        let mut builder = ControlBuilder::new(&mut packet);
+        let longest = self.packet_bytes().max(CONTROL_OVERHEAD_BYTES);
+        let mut builder = ControlBuilder::new(space(&mut packet, longest));
         let fits = builder.push_hello(&hello);
         if fits {
             let base = Base {
