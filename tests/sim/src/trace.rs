@@ -116,9 +116,13 @@ impl Trace {
                 | (bytes.len() as u64 + u64::from(seen.uncarried_bytes)) << 40,
         );
         // Headers are at most so long; payload is checked where it lands.
-        for word in bytes[..bytes.len().min(64)].chunks(8) {
+        let (words, rest) = bytes[..bytes.len().min(64)].as_chunks();
+        for word in words {
+            self.mix(u64::from_le_bytes(*word));
+        }
+        if !rest.is_empty() {
             let mut padded = [0; 8];
-            padded[..word.len()].copy_from_slice(word);
+            padded[..rest.len()].copy_from_slice(rest);
             self.mix(u64::from_le_bytes(padded));
         }
         self.packets += u64::from(seen.fate == Fate::Sent);

@@ -192,7 +192,8 @@ pub struct Ledger {
     agents: Vec<Agent>,
     by_qp: HashMap<(NodeId, QpId), AgentId>,
     queues: HashMap<(NodeId, RqId), Queue>,
-    memories: HashMap<NodeId, NodeMemory>,
+    /// By node.
+    memories: Vec<NodeMemory>,
     violations: Vec<String>,
     /// Peers forge: see [`Ledger::break_down`].
     lenient: bool,
@@ -327,7 +328,7 @@ impl Ledger {
         if message.kind.consumes() {
             agent.consuming.push(index);
         }
-        let memory = self.memories.entry(node).or_default();
+        let memory = self.memory(node);
         for source in &message.sources {
             let key = (
                 source.region,
@@ -390,7 +391,7 @@ impl Ledger {
             }
         }
         if !keep_memory {
-            self.memories.remove(&node);
+            *self.memory(node) = NodeMemory::default();
             self.queues.retain(|key, _| key.0 != node);
         }
     }

@@ -2,7 +2,7 @@
 
 use metaroce_proto::types::{RqId, Time};
 
-use super::{Kind, Ledger, Target, Window};
+use super::{Kind, Ledger, NodeMemory, Target, Window};
 use crate::memory::{KeyKind, RegionIndex, Span};
 use crate::{AgentId, NodeId};
 
@@ -21,8 +21,15 @@ fn difference(wanted: &[u8], found: &[u8]) -> Option<String> {
 }
 
 impl Ledger {
+    pub(super) fn memory(&mut self, node: NodeId) -> &mut NodeMemory {
+        if self.memories.len() <= node.0 {
+            self.memories.resize_with(node.0 + 1, NodeMemory::default);
+        }
+        &mut self.memories[node.0]
+    }
+
     pub(super) fn open_windows(&mut self, node: NodeId, spans: &[Span], target: Target) {
-        let memory = self.memories.entry(node).or_default();
+        let memory = self.memory(node);
         let mut offset = 0;
         for span in spans.iter().filter(|span| span.length > 0) {
             let window = Window {
@@ -40,18 +47,14 @@ impl Ledger {
     }
 
     pub(super) fn close_windows(&mut self, node: NodeId, spans: &[Span]) {
-        let Some(memory) = self.memories.get_mut(&node) else {
-            return;
-        };
+        let memory = self.memory(node);
         for span in spans.iter().filter(|span| span.length > 0) {
             memory.windows.remove(&(span.region, span.addr));
         }
     }
 
     pub(super) fn close_sources(&mut self, node: NodeId, spans: &[Span]) {
-        let Some(memory) = self.memories.get_mut(&node) else {
-            return;
-        };
+        let memory = self.memory(node);
         for source in spans {
             let key = (
                 source.region,
@@ -78,7 +81,7 @@ impl Ledger {
         bytes: &[u8],
     ) {
         self.placed_bytes += bytes.len() as u64;
-        let found = self.memories.get(&node).and_then(|memory| {
+        let found = self.memories.get(node.0).and_then(|memory| {
             let (at, window) = memory.windows.range(..=(region, addr)).next_back()?;
             (at.0 == region && addr + bytes.len() as u64 <= window.end).then_some((at.1, *window))
         });
@@ -275,7 +278,7 @@ impl Ledger {
             return;
         }
         let end = addr + u64::from(length);
-        let allowed = self.memories.get(&node).is_some_and(|memory| {
+        let allowed = self.memories.get(node.0).is_some_and(|memory| {
             let from = memory.sources.range(..=(region, addr, u64::MAX)).rev();
             from.take_while(|(source, _)| source.0 == region)
                 .take(4)

@@ -19,7 +19,7 @@ use crate::trace::Fate;
 const PS_PER_NS: u64 = 1_000;
 
 /// Picoseconds in a second, times the bits of a byte.
-const PS_BITS_PER_BYTE_S: u128 = 8_000_000_000_000;
+const PS_BITS_PER_BYTE_S: u64 = 8_000_000_000_000;
 
 /// What a link is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -237,8 +237,7 @@ impl Link {
     }
 
     fn duration_ps(&self, bytes: u32) -> u64 {
-        let ps = u128::from(bytes) * PS_BITS_PER_BYTE_S / u128::from(self.config.bits_per_s);
-        u64::try_from(ps).unwrap_or(u64::MAX / 2)
+        u64::from(bytes) * PS_BITS_PER_BYTE_S / self.config.bits_per_s
     }
 }
 
