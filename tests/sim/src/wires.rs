@@ -29,6 +29,14 @@ impl Wires {
         }
     }
 
+    /// How many links a fabric has; of a network nothing is known link by link.
+    pub(crate) fn links(&self) -> usize {
+        match self {
+            Self::Network(_) => 0,
+            Self::Fabric(fabric) => fabric.links(),
+        }
+    }
+
     /// Bytes that a node has handed to its links and that have not left, per link.
     pub(crate) fn backlog_bytes(&mut self, node: NodeId, now: Time) -> u64 {
         match self {

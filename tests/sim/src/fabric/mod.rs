@@ -94,6 +94,14 @@ pub struct Hop {
     copy: bool,
 }
 
+impl Hop {
+    /// Which link.
+    #[must_use]
+    pub fn link(&self) -> LinkId {
+        self.link
+    }
+}
+
 /// What comes next for a packet at the end of a link.
 #[derive(Debug)]
 pub enum Next {
@@ -129,6 +137,12 @@ impl Fabric {
             fabric.change(Time::ZERO, *links, *change);
         }
         fabric
+    }
+
+    /// How many links there are.
+    #[must_use]
+    pub fn links(&self) -> usize {
+        self.links.len()
     }
 
     /// Something happens to links. Returns how many there are.

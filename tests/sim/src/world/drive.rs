@@ -283,7 +283,7 @@ impl World {
                 self.arrivals = arrivals;
             }
             Wires::Fabric(fabric) => match fabric.send(now, &mut datagram) {
-                Ok((at, hop)) => self.schedule(at, What::Hop(hop, datagram)),
+                Ok((at, hop)) => self.agenda.plan_hop(at, hop, datagram),
                 Err(fate) => self.note(fate, &datagram),
             },
         }

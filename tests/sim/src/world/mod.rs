@@ -1,15 +1,15 @@
-//! The event loop: one heap of events in virtual time, one thread, one random generator. Begin reading here.
+//! The event loop: events in virtual time one after the other, one thread, one random generator. Begin reading here.
 //!
 //! [`World::run`] runs a [`Scenario`] to its end: until all programs are done (or failed as they may), then until all is
-//! quiet, within limits of virtual time and of events. `drive.rs` gives a node its turn, `faults.rs` does what the
+//! quiet, within limits of virtual time and of events. `agenda.rs` keeps the events, `drive.rs` gives a node its turn, `faults.rs` does what the
 //! scenario does to it, `found.rs` notes what came out.
 
+mod agenda;
 mod drive;
 mod faults;
 mod found;
 
-use std::cmp::Ordering;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::HashMap;
 
 use metaroce_proto::endpoint::RxMeta;
 use metaroce_proto::telemetry::Counters;
@@ -28,6 +28,7 @@ use crate::scenario::{Fault, Scenario};
 use crate::trace::{Fate, Seen, Show, Trace};
 use crate::wires::Wires;
 use crate::{AgentId, NodeId};
+use agenda::Agenda;
 
 /// After the last completion everything must be acknowledged, closed and quiet within this time: a few of the longest
 /// probe intervals and retries of set-up and end.
@@ -71,35 +72,6 @@ enum What {
     Overdue(AgentId, Time),
 }
 
-#[derive(Debug)]
-struct Entry {
-    at: Time,
-    order: u64,
-    /// Its place in [`World::plans`]: the heap moves its entries all the time, and so they are small.
-    plan: u32,
-}
-
-impl PartialEq for Entry {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other) == Ordering::Equal
-    }
-}
-
-impl Eq for Entry {}
-
-impl PartialOrd for Entry {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Entry {
-    fn cmp(&self, other: &Self) -> Ordering {
-        // The heap gives the greatest first.
-        (other.at, other.order).cmp(&(self.at, self.order))
-    }
-}
-
 /// Everything there is.
 #[derive(Debug)]
 pub struct World {
@@ -116,11 +88,7 @@ pub struct World {
     planes: u8,
     pairs: Vec<[AgentId; 2]>,
     trace: Trace,
-    heap: BinaryHeap<Entry>,
-    /// What the entries of the heap are about, and which places are free.
-    plans: Vec<Option<What>>,
-    free_plans: Vec<u32>,
-    order: u64,
+    agenda: Agenda,
     events: u64,
     faults_left: u32,
     arrivals: Vec<(Time, Datagram)>,
@@ -173,6 +141,7 @@ impl World {
         let count = scenario.hosts.len();
         let planes = scenario.planes();
         let wires = Wires::new(scenario, SmallRng::seed_from_u64(rng.next_u64()));
+        let agenda = Agenda::new(wires.links(), count);
         let start = START;
         let nodes = (0..count)
             .map(|at| {
@@ -198,10 +167,7 @@ impl World {
             planes,
             pairs: Vec::new(),
             trace: Trace::new(show),
-            heap: BinaryHeap::new(),
-            plans: Vec::new(),
-            free_plans: Vec::new(),
-            order: 0,
+            agenda,
             events: 0,
             faults_left: scenario.faults.len() as u32,
             arrivals: Vec::new(),
@@ -249,8 +215,8 @@ impl World {
                     .violate(self.now, format!("not done after {} events", self.events));
                 return;
             }
-            match self.heap.peek() {
-                Some(entry) if entry.at <= limit => {}
+            match self.agenda.next() {
+                Some(at) if at <= limit => {}
                 Some(_) => {
                     let what = format!("not done after {} ms", scenario.limit_ns / 1_000_000);
                     self.ledger.violate(self.now, what);
@@ -278,7 +244,7 @@ impl World {
         }
         let begins = self.now.max(script_ends.unwrap_or(self.now));
         let (limit, events) = (begins + QUIET_NS, self.events);
-        while self.heap.peek().is_some_and(|entry| entry.at <= limit)
+        while self.agenda.next().is_some_and(|at| at <= limit)
             && self.ledger.violations().is_empty()
         {
             self.step();
@@ -330,18 +296,14 @@ impl World {
     }
 
     fn step(&mut self) {
-        let Some(Entry { at, plan, .. }) = self.heap.pop() else {
+        let Some((at, what)) = self.agenda.pop() else {
             return;
         };
-        let Some(what) = self.plans[plan as usize].take() else {
-            return;
-        };
-        self.free_plans.push(plan);
         self.now = self.now.max(at);
         self.events += 1;
         match what {
             What::Turn(node) => {
-                // Others are older plans.
+                // Otherwise the node was started anew, or is paused.
                 if self.nodes[node.0].turn_at == Some(at) {
                     self.nodes[node.0].turn_at = None;
                     self.turn(node);
@@ -425,7 +387,7 @@ impl World {
             self.schedule(at, what);
         }
         match arrived {
-            Ok(Next::Hop(at, hop)) => self.schedule(at, What::Hop(hop, datagram)),
+            Ok(Next::Hop(at, hop)) => self.agenda.plan_hop(at, hop, datagram),
             Ok(Next::Host) => self.arrive(datagram),
             Err(fate) => self.note(fate, &datagram),
         }
@@ -486,17 +448,7 @@ impl World {
     // ---- Plans ----
 
     fn schedule(&mut self, at: Time, what: What) {
-        self.order += 1;
-        let plan = self.free_plans.pop().unwrap_or_else(|| {
-            self.plans.push(None);
-            self.plans.len() as u32 - 1
-        });
-        self.plans[plan as usize] = Some(what);
-        self.heap.push(Entry {
-            at,
-            order: self.order,
-            plan,
-        });
+        self.agenda.plan(at, what);
     }
 
     pub(crate) fn schedule_action(&mut self, delay_ns: u64, agent: AgentId, action: Action) {
@@ -509,7 +461,7 @@ impl World {
         let at = at.max(node.paused_until).max(node.busy_until).max(self.now);
         if node.turn_at.is_none_or(|planned| at < planned) {
             node.turn_at = Some(at);
-            self.schedule(at, What::Turn(id));
+            self.agenda.plan_turn(at, id);
         }
     }
 
