@@ -173,6 +173,11 @@ impl Datagram {
         self.bytes.len() as u64 + u64::from(self.uncarried_bytes)
     }
 
+    /// What it takes of a socket's buffer, as the kernel counts: with its own structures, in powers of two.
+    pub fn buffer_bytes(&self) -> u64 {
+        (self.length() + 512).next_power_of_two()
+    }
+
     /// Where it comes from.
     pub fn source(&self) -> SocketAddr {
         SocketAddr::new(address(self.from, self.plane), source_port(self.slot))

@@ -2,16 +2,15 @@
 //! some time after a datagram came, and are not run at all now and then; all of that is drawn here.
 
 use std::collections::VecDeque;
-use std::rc::Rc;
 
 use metaroce_proto::cc::Algorithm;
-use metaroce_proto::endpoint::{Endpoint, RxMeta};
+use metaroce_proto::endpoint::Endpoint;
 use metaroce_proto::train::Train;
 use metaroce_proto::types::{Driving, EndpointConfig, LocalAddress, Time};
 
 use crate::NodeId;
 use crate::memory::Memory;
-use crate::network::address;
+use crate::network::{Datagram, address};
 
 /// Port range of all nodes.
 pub const PORT_BASE: u16 = 24_791;
@@ -105,27 +104,6 @@ pub enum Life {
     Silent,
 }
 
-/// A datagram in the socket's buffer: its first bytes, and how many follow that were not carried.
-#[derive(Clone, Debug)]
-pub struct Arrived {
-    /// What was carried.
-    pub bytes: Rc<[u8]>,
-    /// What was not.
-    pub uncarried_bytes: u32,
-}
-
-impl Arrived {
-    /// Bytes of UDP payload.
-    pub fn length(&self) -> usize {
-        self.bytes.len() + self.uncarried_bytes as usize
-    }
-
-    /// What it takes of the buffer, as the kernel counts: with its own structures, in powers of two.
-    pub fn cost_bytes(&self) -> u64 {
-        (self.length() as u64 + 512).next_power_of_two()
-    }
-}
-
 /// See the file's head.
 #[derive(Debug)]
 pub struct Node {
@@ -142,7 +120,7 @@ pub struct Node {
     /// Its memory.
     pub memory: Memory,
     /// Datagrams in the socket's buffer.
-    pub inbox: VecDeque<(RxMeta, Arrived)>,
+    pub inbox: VecDeque<Box<Datagram>>,
     /// Bytes of them.
     pub inbox_bytes: u64,
     /// The most that there were.
@@ -259,9 +237,9 @@ impl Node {
         PORT_BASE + self.id.0 as u16
     }
 
-    /// A datagram reaches the socket; false if its buffer is full.
-    pub fn receive(&mut self, meta: RxMeta, arrived: Arrived) -> bool {
-        let cost = arrived.cost_bytes();
+    /// A datagram reaches the socket: takes room for it, or counts it as dropped where its buffer is full.
+    pub fn take_room(&mut self, datagram: &Datagram) -> bool {
+        let cost = datagram.buffer_bytes();
         if self.inbox_bytes + cost > self.config.receive_buffer_bytes {
             self.drops += 1;
             self.drops_total += 1;
@@ -269,7 +247,6 @@ impl Node {
         }
         self.inbox_bytes += cost;
         self.longest_inbox_bytes = self.longest_inbox_bytes.max(self.inbox_bytes);
-        self.inbox.push_back((meta, arrived));
         true
     }
 

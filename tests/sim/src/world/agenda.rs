@@ -46,7 +46,7 @@ impl Key {
 pub(super) struct Agenda {
     /// The tournament: below a winner at `i` are the two at `2 i` and `2 i + 1`; the second half are the sources.
     winners: Vec<Key>,
-    links: Vec<VecDeque<(Key, Hop, Datagram)>>,
+    links: Vec<VecDeque<(Key, Hop, Box<Datagram>)>>,
     /// Turns of each node, with those that were planned and then not waited for: if the node plans a turn for the same time
     /// again, it has the place of the first plan.
     turns: Vec<BinaryHeap<Reverse<Key>>>,
@@ -57,6 +57,8 @@ pub(super) struct Agenda {
     /// Of the last plan that was made; of the last event that was taken.
     order: u64,
     last: Key,
+    /// The node whose turn was taken last, until it is known when its next one is: mostly it plans one at once.
+    in_turn: Option<usize>,
 }
 
 impl Agenda {
@@ -76,21 +78,23 @@ impl Agenda {
             free: Vec::new(),
             order: 0,
             last: Key(0),
+            in_turn: None,
         }
     }
 
     /// When the next event is.
-    pub(super) fn next(&self) -> Option<Time> {
+    pub(super) fn next(&mut self) -> Option<Time> {
+        if let Some(source) = self.in_turn.take() {
+            self.play(source, Key::NEVER);
+        }
         let first = self.winners[1];
         (first != Key::NEVER).then(|| first.at())
     }
 
     /// Takes the next event.
     pub(super) fn pop(&mut self) -> Option<(Time, What)> {
+        let at = self.next()?;
         let first = self.winners[1];
-        if first == Key::NEVER {
-            return None;
-        }
         self.last = first;
         let source = first.source();
         let what = if let Some(link) = self.links.get_mut(source) {
@@ -100,9 +104,8 @@ impl Agenda {
             What::Hop(hop, datagram)
         } else if let Some(turns) = self.turns.get_mut(source - self.links.len()) {
             turns.pop();
-            let node = NodeId(source - self.links.len());
-            self.play(source, Key::NEVER);
-            What::Turn(node)
+            self.in_turn = Some(source);
+            What::Turn(NodeId(source - self.links.len()))
         } else {
             let Reverse((_, place)) = self.others.pop()?;
             let next = self.others.peek().map_or(Key::NEVER, |next| next.0.0);
@@ -110,11 +113,11 @@ impl Agenda {
             self.free.push(place);
             self.whats[place as usize].take()?
         };
-        Some((first.at(), what))
+        Some((at, what))
     }
 
     /// A packet reaches the end of its link at `at`.
-    pub(super) fn plan_hop(&mut self, at: Time, hop: Hop, datagram: Datagram) {
+    pub(super) fn plan_hop(&mut self, at: Time, hop: Hop, datagram: Box<Datagram>) {
         let source = hop.link().0 as usize;
         let key = Key::new(at, self.order + 1, source);
         let link = &mut self.links[source];
@@ -131,6 +134,7 @@ impl Agenda {
     pub(super) fn plan_turn(&mut self, at: Time, node: NodeId) {
         self.order += 1;
         let source = self.links.len() + node.0;
+        self.in_turn = self.in_turn.filter(|taken| *taken != source);
         let turns = &mut self.turns[node.0];
         turns.push(Reverse(Key::new(at, self.order, source)));
         while let Some(Reverse(first)) = turns.peek().copied() {

@@ -2,9 +2,10 @@
 
 use std::rc::Rc;
 
+use metaroce_proto::endpoint::RxMeta;
 use metaroce_proto::event::Event;
 use metaroce_proto::train::{Piece, Train};
-use metaroce_proto::types::Time;
+use metaroce_proto::types::{LocalIndex, Time};
 
 use super::{What, World};
 use crate::NodeId;
@@ -90,17 +91,23 @@ impl World {
         let mut count = 0;
         // The fields of a node that reading needs are apart from the host's.
         while count < node.config.batch {
-            let Some((meta, arrived)) = node.inbox.pop_front() else {
+            let Some(datagram) = node.inbox.pop_front() else {
                 break;
             };
-            node.inbox_bytes -= arrived.cost_bytes();
-            let mut bytes = &*arrived.bytes;
-            if arrived.uncarried_bytes > 0 {
-                if node.scratch.len() < arrived.length() {
-                    node.scratch.resize(arrived.length(), 0);
+            node.inbox_bytes -= datagram.buffer_bytes();
+            let meta = RxMeta {
+                local: LocalIndex(datagram.plane),
+                source: datagram.source(),
+                ce: datagram.ce,
+            };
+            let mut bytes = &*datagram.bytes;
+            if datagram.uncarried_bytes > 0 {
+                let length = datagram.length() as usize;
+                if node.scratch.len() < length {
+                    node.scratch.resize(length, 0);
                 }
                 node.scratch[..bytes.len()].copy_from_slice(bytes);
-                bytes = &node.scratch[..arrived.length()];
+                bytes = &node.scratch[..length];
             }
             node.endpoint.handle_datagram(now, &meta, bytes, &mut host);
             count += 1;
@@ -253,7 +260,7 @@ impl World {
                 continue;
             };
             let destination = route.destination;
-            let datagram = Datagram {
+            let datagram = Box::new(Datagram {
                 from: id,
                 to,
                 plane,
@@ -262,23 +269,23 @@ impl World {
                 ce: false,
                 uncarried_bytes: train.segments()[index].length - bytes.len() as u32,
                 bytes,
-            };
+            });
             self.note(Fate::Sent, &datagram);
             self.send_datagram(datagram);
         }
     }
 
     /// Puts a datagram on the wires.
-    fn send_datagram(&mut self, mut datagram: Datagram) {
+    fn send_datagram(&mut self, mut datagram: Box<Datagram>) {
         let now = self.now;
         match &mut self.wires {
             Wires::Network(network) => {
                 let mut arrivals = std::mem::take(&mut self.arrivals);
-                if let Err(fate) = network.send(now, datagram.clone(), &mut arrivals) {
+                if let Err(fate) = network.send(now, (*datagram).clone(), &mut arrivals) {
                     self.note(fate, &datagram);
                 }
                 for (at, datagram) in arrivals.drain(..) {
-                    self.schedule(at, What::Forward(datagram));
+                    self.schedule(at, What::Forward(Box::new(datagram)));
                 }
                 self.arrivals = arrivals;
             }

@@ -11,9 +11,8 @@ mod found;
 
 use std::collections::HashMap;
 
-use metaroce_proto::endpoint::RxMeta;
 use metaroce_proto::telemetry::Counters;
-use metaroce_proto::types::{LocalIndex, SourceSlot, Time};
+use metaroce_proto::types::{SourceSlot, Time};
 use rand::rngs::SmallRng;
 use rand::{RngCore, SeedableRng};
 
@@ -21,7 +20,7 @@ use crate::checker::Ledger;
 use crate::exchange::Progress;
 use crate::fabric::{Change, Hop, Links, Loss, Next};
 use crate::network::Datagram;
-use crate::node::{Arrived, Life, Node};
+use crate::node::{Life, Node};
 use crate::program::{Lease, Program, State};
 use crate::report::{Completion, Outcome, Sample};
 use crate::scenario::{Fault, Scenario};
@@ -55,9 +54,9 @@ pub(crate) enum Action {
 #[derive(Debug)]
 enum What {
     Turn(NodeId),
-    Forward(Datagram),
-    Hop(Hop, Datagram),
-    Arrive(Datagram),
+    Forward(Box<Datagram>),
+    Hop(Hop, Box<Datagram>),
+    Arrive(Box<Datagram>),
     Unreachable {
         node: NodeId,
         destination: std::net::SocketAddr,
@@ -365,7 +364,7 @@ impl World {
     }
 
     /// A datagram is at the last switch of the network.
-    fn forward(&mut self, mut datagram: Datagram) {
+    fn forward(&mut self, mut datagram: Box<Datagram>) {
         let Wires::Network(network) = &mut self.wires else {
             return;
         };
@@ -376,7 +375,7 @@ impl World {
     }
 
     /// A datagram is at the end of a link of the fabric.
-    fn hop(&mut self, hop: Hop, mut datagram: Datagram) {
+    fn hop(&mut self, hop: Hop, mut datagram: Box<Datagram>) {
         let Wires::Fabric(fabric) = &mut self.wires else {
             return;
         };
@@ -393,7 +392,7 @@ impl World {
         }
     }
 
-    fn arrive(&mut self, datagram: Datagram) {
+    fn arrive(&mut self, datagram: Box<Datagram>) {
         let node = &mut self.nodes[datagram.to.0];
         let port = datagram.destination.port();
         let is_ours = port == node.port() || crate::network::slot_of(port).is_some();
@@ -414,30 +413,25 @@ impl World {
             }
             return;
         }
-        let meta = RxMeta {
-            local: LocalIndex(datagram.plane),
-            source: datagram.source(),
-            ce: datagram.ce,
-        };
-        let arrived = Arrived {
-            bytes: datagram.bytes.clone(),
-            uncarried_bytes: datagram.uncarried_bytes,
-        };
-        let fits = node.receive(meta, arrived);
+        let fits = node.take_room(&datagram);
         self.note(if fits { Fate::Arrived } else { Fate::Overflow }, &datagram);
-        if fits {
-            // Who closes says so again and again, and is heard as long as it does.
-            if self.nodes[datagram.from.0].life != Life::Up {
-                self.echoes.insert((datagram.to, datagram.from), self.now);
-            }
-            let wake_ns = self.nodes[datagram.to.0].config.wake_ns;
-            let delay_ns = if wake_ns > 0 {
-                self.rng.next_u64() % (wake_ns + 1)
-            } else {
-                0
-            };
-            self.wake(datagram.to, self.now + delay_ns);
+        if !fits {
+            return;
         }
+        let (from, to) = (datagram.from, datagram.to);
+        let node = &mut self.nodes[to.0];
+        node.inbox.push_back(datagram);
+        let wake_ns = node.config.wake_ns;
+        // Who closes says so again and again, and is heard as long as it does.
+        if self.nodes[from.0].life != Life::Up {
+            self.echoes.insert((to, from), self.now);
+        }
+        let delay_ns = if wake_ns > 0 {
+            self.rng.next_u64() % (wake_ns + 1)
+        } else {
+            0
+        };
+        self.wake(to, self.now + delay_ns);
     }
 
     /// Since the start of the run.
