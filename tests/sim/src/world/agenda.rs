@@ -47,9 +47,9 @@ pub(super) struct Agenda {
     /// The tournament: below a winner at `i` are the two at `2 i` and `2 i + 1`; the second half are the sources.
     winners: Vec<Key>,
     links: Vec<VecDeque<(Key, Hop, Box<Datagram>)>>,
-    /// Turns of each node, with those that were planned and then not waited for: if the node plans a turn for the same time
-    /// again, it has the place of the first plan.
-    turns: Vec<BinaryHeap<Reverse<Key>>>,
+    /// Turns of each node, the next one last, behind later ones that were planned before it: if the node comes to plan a turn
+    /// for the same time again, it has the place of the first plan.
+    turns: Vec<Vec<Key>>,
     /// Everything else, and its place in `whats`: the heap moves its entries all the time, and so they are small.
     others: BinaryHeap<Reverse<(Key, u32)>>,
     whats: Vec<Option<What>>,
@@ -72,7 +72,7 @@ impl Agenda {
         Self {
             winners: vec![Key::NEVER; 2 * sources.next_power_of_two()],
             links: std::iter::repeat_with(VecDeque::new).take(links).collect(),
-            turns: vec![BinaryHeap::new(); nodes],
+            turns: vec![Vec::new(); nodes],
             others: BinaryHeap::new(),
             whats: Vec::new(),
             free: Vec::new(),
@@ -135,15 +135,17 @@ impl Agenda {
         self.order += 1;
         let source = self.links.len() + node.0;
         self.in_turn = self.in_turn.filter(|taken| *taken != source);
+        let key = Key::new(at, self.order, source);
         let turns = &mut self.turns[node.0];
-        turns.push(Reverse(Key::new(at, self.order, source)));
-        while let Some(Reverse(first)) = turns.peek().copied() {
-            if first.at() >= at && first > self.last {
-                self.play(source, first);
-                break;
-            }
+        while let Some(next) = turns.last()
+            && (next.at() < at || *next <= self.last)
+        {
             turns.pop();
         }
+        let later = turns.iter().rposition(|planned| planned.at() > at);
+        turns.insert(later.map_or(0, |last| last + 1), key);
+        let next = turns.last().copied().unwrap_or(key);
+        self.play(source, next);
     }
 
     /// Something else happens at `at`.
