@@ -166,15 +166,17 @@ impl Agenda {
 
     /// The next event of a source is `key` from now on.
     fn play(&mut self, source: usize, key: Key) {
-        let mut at = self.winners.len() / 2 + source;
-        self.winners[at] = key;
+        let winners = self.winners.as_mut_slice();
+        let mut at = winners.len() / 2 + source;
+        let mut winner = key;
+        winners[at] = key;
         while at > 1 {
-            let winner = self.winners[at].min(self.winners[at ^ 1]);
+            winner = winner.min(winners[at ^ 1]);
             at /= 2;
-            if self.winners[at] == winner {
+            if winners[at] == winner {
                 break;
             }
-            self.winners[at] = winner;
+            winners[at] = winner;
         }
     }
 }
