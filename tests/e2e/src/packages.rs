@@ -4,6 +4,8 @@
 //! What is there is found by looking for a file of the package, not in dpkg's database: a tool that was
 //! installed by other means counts, and other distributions get the list as a hint.
 
+use std::fmt::Display;
+use std::io::{Write, stdout};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -212,6 +214,11 @@ pub fn missing(wanted: &[Package]) -> Vec<Package> {
         .collect()
 }
 
+/// Prints a line; whether anybody reads on (`| head`) does not matter.
+fn say(line: impl Display) {
+    let _ = writeln!(stdout(), "{line}");
+}
+
 /// Says which of `wanted` are missing and installs them with apt-get; does nothing if none is.
 ///
 /// # Errors
@@ -220,16 +227,16 @@ pub fn missing(wanted: &[Package]) -> Vec<Package> {
 pub fn install_missing(wanted: &[Package]) -> Result<()> {
     let missing = missing(wanted);
     if missing.is_empty() {
-        println!(
+        say(format_args!(
             "Debian packages: all {} that are needed are installed.",
             wanted.len()
-        );
+        ));
         return Ok(());
     }
     let names: Vec<&str> = missing.iter().map(|package| package.name).collect();
-    println!("Debian packages to be installed now with apt-get:");
+    say("Debian packages to be installed now with apt-get:");
     for package in &missing {
-        println!("  {:<15} {}", package.name, package.purpose);
+        say(format_args!("  {:<15} {}", package.name, package.purpose));
     }
     let cure = format!(
         "apt-get install --no-install-recommends {}",

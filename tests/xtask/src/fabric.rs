@@ -125,11 +125,11 @@ pub fn run(command: Command) -> Result<ExitCode> {
         Command::Counters(name) => counters(&name.name)?,
         Command::Down(name) => {
             let was_up = fabric::down_if_up(&name.name)?;
-            println!(
+            output::line(format_args!(
                 "fabric `{}` {}",
                 name.name,
                 if was_up { "is removed" } else { "was not up" }
-            );
+            ));
         }
         Command::Status(arguments) => status::run(&arguments)?,
     }
@@ -138,7 +138,9 @@ pub fn run(command: Command) -> Result<ExitCode> {
 
 fn up(shape: Shape, mtu_bytes: u32, name: &str) -> Result<()> {
     let fabric = Fabric::up(name, shape, mtu_bytes)?;
-    println!("fabric `{name}` is up: {shape}, MTU {mtu_bytes}");
+    output::line(format_args!(
+        "fabric `{name}` is up: {shape}, MTU {mtu_bytes}"
+    ));
     for host in fabric.hosts() {
         let addresses: Vec<String> = (0..shape.nics())
             .map(|nic| match fabric.state().ipv6 {
@@ -146,18 +148,20 @@ fn up(shape: Shape, mtu_bytes: u32, name: &str) -> Result<()> {
                 false => host.ipv4_on(nic).to_string(),
             })
             .collect();
-        println!(
+        output::line(format_args!(
             "  host {host}: {}   (network namespace {})",
             addresses.join("; "),
             fabric.namespace(host)
-        );
+        ));
     }
     let option = if name == DEFAULT_NAME {
         String::new()
     } else {
         format!(" --name {name}")
     };
-    println!("try: cargo xtask fabric exec{option} a -- ip addr");
+    output::line(format_args!(
+        "try: cargo xtask fabric exec{option} a -- ip addr"
+    ));
     Ok(())
 }
 
@@ -180,8 +184,8 @@ fn plane_link(plane: u8, link: Link, name: &str) -> Result<()> {
     let up = fabric.planes_up()?;
     let list: Vec<String> = up.iter().map(u8::to_string).collect();
     match list.is_empty() {
-        true => println!("no plane is up"),
-        false => println!("up: plane {}", list.join(", ")),
+        true => output::line(format_args!("no plane is up")),
+        false => output::line(format_args!("up: plane {}", list.join(", "))),
     }
     Ok(())
 }

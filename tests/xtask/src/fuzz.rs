@@ -14,7 +14,7 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use metaroce_e2e::artefacts;
 
-use crate::build;
+use crate::{build, output};
 
 /// Arguments of `fuzz`.
 #[derive(Debug, Args)]
@@ -63,7 +63,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let wanted: Vec<&Target> = match arguments.target.as_deref() {
         Some("list") => {
             for target in &targets {
-                println!("{:<12} {}", target.name, target.about);
+                output::line(format_args!("{:<12} {}", target.name, target.about));
             }
             return Ok(ExitCode::SUCCESS);
         }
@@ -154,7 +154,10 @@ fn run_target(target: &Target, binaries: &Path, seconds: u64) -> Result<bool> {
     let mut seeds = replay(&["--seeds", &target.name])?;
     seeds.arg(&corpus);
     ensure!(build::run(seeds)?.success(), "no seeds for {}", target.name);
-    println!("\n== {}: {} ({seconds} s)", target.name, target.about);
+    output::line(format_args!(
+        "\n== {}: {} ({seconds} s)",
+        target.name, target.about
+    ));
     let prefix = crashes.join(format!("{}-", target.name));
     let began = SystemTime::now();
     let mut fuzzer = fuzzer(target, binaries);
@@ -197,7 +200,10 @@ fn newest_since(folder: &Path, target: &str, began: SystemTime) -> Option<PathBu
 
 /// A smaller input that fails too; the same one if none was found in time.
 fn minimise(target: &Target, binaries: &Path, input: &Path) -> Result<PathBuf> {
-    println!("\n== {}: making the failing input smaller", target.name);
+    output::line(format_args!(
+        "\n== {}: making the failing input smaller",
+        target.name
+    ));
     let small = input.with_extension("small");
     let mut command = fuzzer(target, binaries);
     command
@@ -214,23 +220,25 @@ fn minimise(target: &Target, binaries: &Path, input: &Path) -> Result<PathBuf> {
 
 fn tell(target: &Target, input: &Path) -> Result<()> {
     let bytes = fs::read(input)?;
-    println!(
+    output::line(format_args!(
         "\n{} FAILED with {} bytes in {}",
         target.name,
         bytes.len(),
         input.display()
-    );
+    ));
     if bytes.len() <= PRINT_BYTES {
         let hex: Vec<String> = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-        println!("  {}", hex.join(" "));
+        output::line(format_args!("  {}", hex.join(" ")));
     }
-    println!("run it again:");
-    println!(
+    output::line(format_args!("run it again:"));
+    output::line(format_args!(
         "  cargo run -p metaroce-fuzz -- {} {}",
         target.name,
         input.display()
-    );
-    println!("keep it: copy it to tests/fuzz/regressions and name it in tests/fuzz/src/tests.rs");
+    ));
+    output::line(format_args!(
+        "keep it: copy it to tests/fuzz/regressions and name it in tests/fuzz/src/tests.rs"
+    ));
     Ok(())
 }
 

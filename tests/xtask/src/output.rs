@@ -1,5 +1,6 @@
-//! What a command prints for others to read, in one piece.
+//! What commands print: what they were asked for in one piece, and lines about what they do.
 
+use std::fmt::Display;
 use std::io::{self, ErrorKind, Write};
 
 use anyhow::{Context, Result};
@@ -17,4 +18,10 @@ pub fn write(text: &str) -> Result<()> {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
         result => result.context("cannot write to standard output"),
     }
+}
+
+/// A line about what goes on. Unlike with `println!` it does not matter whether anybody reads on (`| head`): what the command
+/// does, and how it ends, matters more.
+pub fn line(text: impl Display) {
+    let _ = writeln!(io::stdout(), "{text}");
 }

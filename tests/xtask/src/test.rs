@@ -12,7 +12,7 @@ use anyhow::Result;
 use clap::Args;
 use metaroce_e2e::{artefacts, interrupt, packages};
 
-use crate::build;
+use crate::{build, output};
 
 /// Arguments of `test` and `ci`.
 #[derive(Debug, Args)]
@@ -92,7 +92,9 @@ fn run_tests(arguments: &Arguments, report: &mut Report) -> Result<()> {
 /// Without a package the tests that need it are skipped and say so, so this is no failure.
 fn install_packages() {
     if let Err(error) = packages::install_missing(packages::TEST) {
-        println!("packages are missing, tests that need them will be skipped: {error:#}");
+        output::line(format_args!(
+            "packages are missing, tests that need them will be skipped: {error:#}"
+        ));
     }
 }
 
@@ -108,7 +110,7 @@ impl Report {
         name: &'static str,
         work: impl FnOnce(&mut Part) -> Result<()>,
     ) -> Result<()> {
-        println!("\n== {name}");
+        output::line(format_args!("\n== {name}"));
         let started = Instant::now();
         let mut part = Part {
             name,
@@ -123,33 +125,35 @@ impl Report {
 
     /// Prints the counts, and tells whether all went well.
     fn close(&self) -> ExitCode {
-        println!("\n== summary");
+        output::line(format_args!("\n== summary"));
         for part in &self.parts {
-            println!(
+            output::line(format_args!(
                 "{:<28} {:>5} passed {:>4} failed {:>4} skipped {:>6.0} s",
                 part.name,
                 part.passed,
                 part.failed.len(),
                 part.skipped.len(),
                 part.seconds
-            );
+            ));
         }
         let mut by_reason: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
         for (test, reason) in self.parts.iter().flat_map(|part| &part.skipped) {
             by_reason.entry(reason).or_default().push(test);
         }
         for (reason, tests) in by_reason {
-            println!("skipped, {reason}: {}", tests.join(", "));
+            output::line(format_args!("skipped, {reason}: {}", tests.join(", ")));
         }
         for part in &self.parts {
             for test in &part.failed {
-                println!("failed, {}: {test}", part.name);
+                output::line(format_args!("failed, {}: {test}", part.name));
             }
         }
         let passed: u64 = self.parts.iter().map(|part| part.passed).sum();
         let failed: usize = self.parts.iter().map(|part| part.failed.len()).sum();
         let skipped: usize = self.parts.iter().map(|part| part.skipped.len()).sum();
-        println!("{passed} passed, {failed} failed, {skipped} skipped");
+        output::line(format_args!(
+            "{passed} passed, {failed} failed, {skipped} skipped"
+        ));
         if failed == 0 {
             ExitCode::SUCCESS
         } else {
@@ -203,7 +207,7 @@ impl Part {
         let mut command = build::cargo(arguments)?;
         command.envs(environment.iter().copied());
         let status = build::run_lines(command, |line| {
-            println!("{line}");
+            output::line(format_args!("{line}"));
             self.count(line);
         })?;
         if let Some(name) = self.running.take() {

@@ -1,5 +1,7 @@
 //! Runs one input of a fuzz target without any fuzzer, or writes the first inputs of its corpus.
 
+use std::fmt::Display;
+use std::io::{ErrorKind, Write, stdout};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -19,7 +21,10 @@ fn main() -> ExitCode {
     let result = match *arguments.as_slice() {
         ["--list"] => {
             for target in TARGETS {
-                println!("{} {} {}", target.name, target.max_bytes, target.about);
+                print(format_args!(
+                    "{} {} {}",
+                    target.name, target.max_bytes, target.about
+                ));
             }
             Ok(())
         }
@@ -39,6 +44,14 @@ fn main() -> ExitCode {
     }
 }
 
+/// Prints a line. Where nobody reads on (`| head`) this is the end.
+fn print(line: impl Display) {
+    let written = writeln!(stdout(), "{line}");
+    if written.is_err_and(|error| error.kind() == ErrorKind::BrokenPipe) {
+        std::process::exit(0);
+    }
+}
+
 fn read(file: &str) -> Result<Vec<u8>, String> {
     std::fs::read(file).map_err(|error| format!("{file}: {error}"))
 }
@@ -47,13 +60,13 @@ fn replay(target: &str, files: &[&str]) -> Result<(), String> {
     let target = find(target).ok_or(HELP)?;
     for file in files {
         (target.run)(&read(file)?);
-        println!("{file}: right");
+        print(format_args!("{file}: right"));
     }
     Ok(())
 }
 
 fn show(file: &str) -> Result<(), String> {
-    println!("{}", connections::outcome_of(&read(file)?, true));
+    print(connections::outcome_of(&read(file)?, true));
     Ok(())
 }
 

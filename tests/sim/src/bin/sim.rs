@@ -1,6 +1,7 @@
 //! Runs scenarios from seeds and says what was found. `--help` tells the arguments; those of the scenarios that measure
 //! come from `performance`.
 
+use std::io::{self, ErrorKind, Write, stdout};
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -91,7 +92,7 @@ fn scenario_of(name: Option<&str>, seed: u64) -> Result<Scenario> {
     })
 }
 
-fn measure_bulk(seed: u64, messages: u32) {
+fn measure_bulk(seed: u64, messages: u32) -> Result<()> {
     for planes in [1, 4] {
         let mut lossless = 0.0;
         for loss in [0.0, 0.001, 0.01, 0.1] {
@@ -102,16 +103,18 @@ fn measure_bulk(seed: u64, messages: u32) {
             if loss == 0.0 {
                 lossless = goodput;
             }
-            println!("{outcome}");
-            println!(
+            writeln!(stdout(), "{outcome}")?;
+            writeln!(
+                stdout(),
                 "{planes} planes, loss {:.1} %: {:.2} Gb/s, {:.1} % kept, {:.0} packets per second of real time\n",
                 loss * 100.0,
                 goodput / 1e9,
                 goodput / lossless * 100.0,
                 outcome.packets as f64 / seconds
-            );
+            )?;
         }
     }
+    Ok(())
 }
 
 /// Runs `count` seeds from `first` on; whether all were right.
@@ -133,24 +136,28 @@ fn run(arguments: &Arguments, first: u64, count: u64) -> Result<bool> {
         if !outcome.is_right() {
             wrong += 1;
             if arguments.runs.keep_going {
-                println!("seed {seed}: {}", outcome.violations[0]);
+                writeln!(stdout(), "seed {seed}: {}", outcome.violations[0])?;
             } else {
-                println!("{outcome}");
+                writeln!(stdout(), "{outcome}")?;
                 let name = name.map(|name| format!(" {name}")).unwrap_or_default();
-                println!("again: cargo xtask sim{name} --seed {seed} --count 1 --trace");
+                writeln!(
+                    stdout(),
+                    "again: cargo xtask sim{name} --seed {seed} --count 1 --trace"
+                )?;
                 break;
             }
         } else if outcome.longest_wait_ns / 1_000_000 >= arguments.runs.slow {
-            println!("{}", outcome.summary());
+            writeln!(stdout(), "{}", outcome.summary())?;
         } else if count == 1 || trace {
-            println!("{outcome}");
+            writeln!(stdout(), "{outcome}")?;
         }
     }
     let seconds = started.elapsed().as_secs_f64();
-    println!(
+    writeln!(
+        stdout(),
         "{runs} runs, {wrong} wrong, {packets} packets, {seconds:.1} s, {:.0} packets/s",
         packets as f64 / seconds
-    );
+    )?;
     Ok(wrong == 0)
 }
 
@@ -162,7 +169,7 @@ fn run_forever(arguments: &Arguments, seconds: u64) -> Result<bool> {
         0 => "until Ctrl-C".to_owned(),
         _ => format!("for {seconds} s"),
     };
-    println!("seeds from {seed} on, {until}");
+    writeln!(stdout(), "seeds from {seed} on, {until}")?;
     let mut right = true;
     while seconds == 0 || began.elapsed() < Duration::from_secs(seconds) {
         right &= run(arguments, seed, BATCH)?;
@@ -188,14 +195,15 @@ fn measure(scenario: &Measuring, options: &performance::Options, json: bool) -> 
     let figures = scenario.run(options).map_err(|problem| anyhow!(problem))?;
     let seconds = started.elapsed().as_secs_f64();
     if json {
-        println!("{}", figures.json());
+        writeln!(stdout(), "{}", figures.json())?;
     } else {
-        println!("{figures}");
-        println!(
+        writeln!(stdout(), "{figures}")?;
+        writeln!(
+            stdout(),
             "{} packets, {seconds:.1} s, {:.0} packets/s",
             figures.packets,
             figures.packets as f64 / seconds
-        );
+        )?;
     }
     Ok(())
 }
@@ -215,8 +223,7 @@ fn answer() -> Result<bool> {
         return measure(scenario, &options, arguments.all.json).map(|()| true);
     }
     if arguments.runs.bulk {
-        measure_bulk(seed, arguments.runs.messages);
-        return Ok(true);
+        return measure_bulk(seed, arguments.runs.messages).map(|()| true);
     }
     match arguments.runs.forever {
         Some(seconds) => run_forever(&arguments, seconds),
@@ -228,6 +235,14 @@ fn main() -> ExitCode {
     match answer() {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
+        // Nobody reads on: `| head`.
+        Err(problem)
+            if problem
+                .downcast_ref::<io::Error>()
+                .is_some_and(|error| error.kind() == ErrorKind::BrokenPipe) =>
+        {
+            ExitCode::SUCCESS
+        }
         Err(problem) => {
             eprintln!("{problem:#}");
             ExitCode::FAILURE

@@ -15,7 +15,7 @@ use clap::Args;
 use metaroce_e2e::fabric::{DEFAULT_MTU_BYTES, LossRates};
 use metaroce_e2e::{Artefacts, Fabric, Host, Topology, artefacts, interrupt, packages, tool};
 
-use crate::build;
+use crate::{build, output};
 use contenders::{CONTENDERS, Contender, Measured};
 
 /// Arguments of `demo`.
@@ -79,25 +79,30 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     if !tool::is_root() {
         bail!("the demo needs root (network namespaces): run `cargo xtask demo` as root");
     }
-    println!(
+    output::line(format_args!(
         "This installs Debian packages where they are missing, builds metaroce, makes two hosts"
-    );
-    println!("in network namespaces, measures, and removes the hosts again.");
+    ));
+    output::line(format_args!(
+        "in network namespaces, measures, and removes the hosts again."
+    ));
     packages::install_missing(packages::DEMO)?;
     interrupt::check()?;
     let artefacts = product()?;
     let topology = Topology::Planes(arguments.planes);
     let fabric = Fabric::temporary(topology, arguments.mtu)?;
-    println!("Two hosts are up: {topology}, MTU {} bytes.", arguments.mtu);
+    output::line(format_args!(
+        "Two hosts are up: {topology}, MTU {} bytes.",
+        arguments.mtu
+    ));
 
     let rows = measure(arguments, &fabric, &artefacts)?;
     fabric.down()?;
 
-    println!("\n{}", table::render(&rows));
-    println!(
+    output::line(format_args!("\n{}", table::render(&rows)));
+    output::line(format_args!(
         "The whole demo took {:.0} s. Both hosts are removed.",
         started.elapsed().as_secs_f64()
-    );
+    ));
     let failures: Vec<String> = rows.iter().filter_map(failure).collect();
     if failures.is_empty() {
         Ok(())
@@ -111,7 +116,7 @@ fn product() -> Result<Artefacts> {
     if std::env::var_os(artefacts::FOLDER_VARIABLE).is_some() {
         return Artefacts::find();
     }
-    println!("Building metaroce …");
+    output::line(format_args!("Building metaroce …"));
     build::build_product()
 }
 
@@ -128,12 +133,12 @@ fn measure(arguments: &Arguments, fabric: &Fabric, artefacts: &Artefacts) -> Res
     for mode in modes {
         mode.apply(fabric)?;
         for contender in CONTENDERS {
-            println!(
+            output::line(format_args!(
                 "Running {} ({}) for {} s …",
                 contender.title(),
                 mode.title(),
                 arguments.seconds
-            );
+            ));
             let result = contender.run(fabric, artefacts, duration);
             interrupt::check()?;
             rows.push(Row {
