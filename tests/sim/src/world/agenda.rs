@@ -47,8 +47,8 @@ pub(super) struct Agenda {
     /// The tournament: below a winner at `i` are the two at `2 i` and `2 i + 1`; the second half are the sources.
     winners: Vec<Key>,
     links: Vec<VecDeque<(Key, Hop, Box<Datagram>)>>,
-    /// Turns of each node, the next one last, behind later ones that were planned before it: if the node comes to plan a turn
-    /// for the same time again, it has the place of the first plan.
+    /// Turns of each node as they were planned, from the last to the first, those that others took the place of as well: a
+    /// node that comes to plan a turn for the same time again has the place of its first plan.
     turns: Vec<Vec<Key>>,
     /// Everything else, and its place in `whats`: the heap moves its entries all the time, and so they are small.
     others: BinaryHeap<Reverse<(Key, u32)>>,
@@ -103,7 +103,7 @@ impl Agenda {
             self.play(source, next);
             What::Hop(hop, datagram)
         } else if let Some(turns) = self.turns.get_mut(source - self.links.len()) {
-            turns.pop();
+            drop_until(turns, first);
             self.in_turn = Some(source);
             What::Turn(NodeId(source - self.links.len()))
         } else {
@@ -137,14 +137,11 @@ impl Agenda {
         self.in_turn = self.in_turn.filter(|taken| *taken != source);
         let key = Key::new(at, self.order, source);
         let turns = &mut self.turns[node.0];
-        while let Some(next) = turns.last()
-            && (next.at() < at || *next <= self.last)
-        {
-            turns.pop();
-        }
+        drop_until(turns, self.last);
         let later = turns.iter().rposition(|planned| planned.at() > at);
         turns.insert(later.map_or(0, |last| last + 1), key);
-        let next = turns.last().copied().unwrap_or(key);
+        let first = turns.iter().rfind(|planned| planned.at() >= at);
+        let next = first.copied().unwrap_or(key);
         self.play(source, next);
     }
 
@@ -178,5 +175,109 @@ impl Agenda {
             }
             winners[at] = winner;
         }
+    }
+}
+
+/// Forgets the plans up to `last`, which are over.
+fn drop_until(plans: &mut Vec<Key>, last: Key) {
+    while plans.last().is_some_and(|plan| *plan <= last) {
+        plans.pop();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use metaroce_proto::types::SourceSlot;
+    use rand::rngs::SmallRng;
+    use rand::{Rng, SeedableRng};
+
+    use super::*;
+    use crate::AgentId;
+    use crate::fabric::{Fabric, FabricConfig, Shape};
+
+    const NODES: usize = 3;
+
+    /// All plans in one list, as they were made.
+    #[derive(Default)]
+    struct Model {
+        plans: Vec<(Time, String)>,
+        turns: [Option<Time>; NODES],
+    }
+
+    impl Model {
+        /// The first of the earliest; turns that were planned and are not waited for any more do not happen.
+        fn pop(&mut self) -> Option<(Time, String)> {
+            loop {
+                let first = (0..self.plans.len()).min_by_key(|at| self.plans[*at].0)?;
+                let (at, what) = self.plans.remove(first);
+                let node = (0..NODES).find(|node| what == turn(*node));
+                if node.is_none_or(|node| self.turns[node].take_if(|next| *next == at).is_some()) {
+                    return Some((at, what));
+                }
+            }
+        }
+    }
+
+    fn turn(node: usize) -> String {
+        format!("{:?}", What::Turn(NodeId(node)))
+    }
+
+    fn packet(number: u32) -> Box<Datagram> {
+        Box::new(Datagram {
+            from: NodeId(number as usize % NODES),
+            to: NodeId((number as usize + 1) % NODES),
+            plane: 0,
+            slot: SourceSlot(0),
+            destination: ([10, 0, 0, 1], 24_791).into(),
+            ce: false,
+            bytes: number.to_be_bytes()[..].into(),
+            uncarried_bytes: 0,
+        })
+    }
+
+    #[test]
+    fn events_happen_in_the_order_of_time_and_then_of_planning() {
+        let mut rng = SmallRng::seed_from_u64(1);
+        let config = FabricConfig::new(1, Shape::SingleSwitch, 8_000);
+        let mut fabric = Fabric::new(&config, NODES, SmallRng::seed_from_u64(1));
+        let mut agenda = Agenda::new(fabric.links(), NODES);
+        let mut model = Model::default();
+        let mut now = Time::from_ns(1_000);
+        for step in 0..100_000 {
+            // Few instants, so that much is planned for the same one.
+            let at = now + rng.random_range(0..12);
+            match rng.random_range(0..8) {
+                0 => {
+                    let what = What::Overdue(AgentId(step), now);
+                    model.plans.push((at, format!("{what:?}")));
+                    agenda.plan(at, what);
+                }
+                1 | 2 => {
+                    let mut datagram = packet(step as u32);
+                    let (_, hop) = fabric.send(now, &mut datagram).expect("the link is up");
+                    let what = What::Hop(hop, datagram.clone());
+                    model.plans.push((at, format!("{what:?}")));
+                    agenda.plan_hop(at, hop, datagram);
+                }
+                3 | 4 => {
+                    let node = rng.random_range(0..NODES);
+                    let next = &mut model.turns[node];
+                    if next.is_none_or(|next| at < next) {
+                        *next = Some(at);
+                        model.plans.push((at, turn(node)));
+                        agenda.plan_turn(at, NodeId(node));
+                    }
+                }
+                _ => {
+                    let taken = agenda.pop().map(|(at, what)| (at, format!("{what:?}")));
+                    assert_eq!(taken, model.pop(), "step {step}");
+                    now = taken.map_or(now, |(at, _)| at.max(now));
+                }
+            }
+        }
+        while let Some((at, what)) = agenda.pop() {
+            assert_eq!(Some((at, format!("{what:?}"))), model.pop());
+        }
+        assert_eq!(model.pop(), None);
     }
 }
