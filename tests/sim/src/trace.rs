@@ -50,7 +50,8 @@ pub enum Fate {
 #[derive(Clone, Debug)]
 enum Line {
     Packet(PacketLine),
-    Event(NodeId, Record),
+    /// Boxed: it is large and, beside packets, rare.
+    Event(Box<(NodeId, Record)>),
 }
 
 #[derive(Clone, Debug)]
@@ -141,7 +142,7 @@ impl Trace {
 
     /// Takes down a record of a node's event log. It decides nothing, the hash included.
     pub fn note_event(&mut self, node: NodeId, record: Record) {
-        self.keep(Line::Event(node, record), self.show.events);
+        self.keep(Line::Event(Box::new((node, record))), self.show.events);
     }
 
     fn keep(&mut self, line: Line, shown: bool) {
@@ -202,7 +203,8 @@ impl Line {
                     .truth("ce", packet.ce)
                     .text("content", dissect(&packet.whole()));
             }
-            Self::Event(node, record) => {
+            Self::Event(event) => {
+                let (node, record) = &**event;
                 json.number("at_ns", record.at.as_ns()).text("node", node);
                 record.write(&mut json, &route_by_number);
             }
@@ -216,7 +218,10 @@ impl fmt::Display for Line {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Packet(packet) => packet.fmt(f),
-            Self::Event(node, record) => write!(f, "{:?} {node}: {record}", record.at),
+            Self::Event(event) => {
+                let (node, record) = &**event;
+                write!(f, "{:?} {node}: {record}", record.at)
+            }
         }
     }
 }
