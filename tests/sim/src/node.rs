@@ -54,7 +54,7 @@ pub struct HostConfig {
     pub driving: Driving,
     /// Congestion control of its paths.
     pub congestion: &'static Algorithm,
-    /// Speed of its port: payload, in bits per second.
+    /// Speed of its port: payload of UDP, in bits per second.
     pub port_bits_per_s: Option<u64>,
     /// What it believes to be able to take in if that is less. What it does not know it measures.
     pub drain_bits_per_s: Option<u64>,

@@ -36,6 +36,8 @@ pub struct ConnectionWindow {
     driving: Driving,
     train_bytes: u64,
     payload_bytes: u64,
+    /// Ways between the hosts that share no link.
+    lanes: u64,
     min_rtt_ns: Option<u64>,
     ack_delay_ns: u64,
     warm: bool,
@@ -64,6 +66,7 @@ impl ConnectionWindow {
             driving,
             train_bytes: u64::from(train_bytes),
             payload_bytes: u64::from(payload_bytes),
+            lanes: 1,
             min_rtt_ns: None,
             ack_delay_ns: 0,
             warm: false,
@@ -82,6 +85,11 @@ impl ConnectionWindow {
             self.allowance.window_bytes = window_bytes;
             self.allowance.w0_packets = w0_packets;
         }
+    }
+
+    /// A train may wait in the queue of each of so many lanes.
+    pub fn set_lanes(&mut self, lanes: usize) {
+        self.lanes = lanes.max(1) as u64;
     }
 
     /// An ACK arrived: what it allows counts if no newer one was seen. If it answers anything that was sent, the peer knows
@@ -234,7 +242,7 @@ impl ConnectionWindow {
         let per_round = (u128::from(grant) * round_ns / 1_000_000_000) as u64;
         let cap = GRANT_RTTS
             .saturating_mul(per_round)
-            .saturating_add(self.train_bytes);
+            .saturating_add(self.train_bytes.saturating_mul(self.lanes));
         match self.driving {
             Driving::Busy => cap,
             Driving::Sockets => cap.max(SOCKETS_FLOOR_BYTES),
@@ -301,6 +309,16 @@ mod tests {
         assert_eq!(window.cap_bytes(), u64::from(u32::MAX));
         window.set_round_trip(15_000_000, 5_000_000);
         assert_eq!(window.cap_bytes(), expected);
+    }
+
+    #[test]
+    fn each_lane_may_hold_a_train() {
+        let mut window = window(Driving::Busy);
+        window.on_ack(Time::ZERO, AckNumber(1), allow(1_000, u32::MAX), true);
+        window.set_round_trip(15_000_000, 5_000_000);
+        let of_one_lane = window.cap_bytes();
+        window.set_lanes(4);
+        assert_eq!(window.cap_bytes() - of_one_lane, 3 * 61_440);
     }
 
     #[test]

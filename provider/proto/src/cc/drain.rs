@@ -84,7 +84,8 @@ impl Drain {
         }
     }
 
-    /// What the host knows: the speed of its port, and what it can take in; in bytes of payload per second.
+    /// What the host knows: the speed of its port, and what it can take in; in bytes of DATA packets
+    /// (payload of UDP) per second.
     pub fn set_known(&mut self, port: Option<u64>, estimate: Option<u64>) {
         self.port_bytes_per_s = port;
         self.estimate_bytes_per_s = estimate.or(port);
@@ -99,13 +100,13 @@ impl Drain {
         Some((bent as u64).max(LEAST_BYTES_PER_S))
     }
 
-    /// A packet came with so much payload, marked or not.
+    /// A new DATA packet of so many bytes came, marked or not; 0 for others.
     pub fn on_received(&mut self, bytes: u64, marked: bool) {
         self.bytes = self.bytes.saturating_add(bytes);
         self.marked_part += (f64::from(u8::from(marked)) - self.marked_part) * MARKED_GAIN;
     }
 
-    /// Other processes of the host received so much payload meanwhile.
+    /// Other processes of the host received so many bytes of DATA packets meanwhile.
     pub fn on_others_received(&mut self, bytes: u64) {
         self.bytes = self.bytes.saturating_add(bytes);
     }

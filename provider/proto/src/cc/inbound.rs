@@ -95,7 +95,7 @@ impl Inbound {
         self.active_until
     }
 
-    /// A packet came: `bytes` of it are payload that was not there before.
+    /// A packet came: `bytes` of it, the header of DATA included, were not there before.
     pub fn on_packet(&mut self, now: Time, bytes: u64, backlog_empty: bool, around: &Surroundings) {
         if backlog_empty {
             self.end();

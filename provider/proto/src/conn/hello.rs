@@ -174,6 +174,7 @@ impl Connection {
         self.payload_bytes = config.payload_bytes.min(hello.payload_bytes);
         self.window.on_hello(hello.window_bytes, hello.w0_packets);
         self.routes.learn(config, &hello.addresses);
+        self.window.set_lanes(self.routes.lanes().len());
         let paths = usize::from(config.paths.max(1))
             .max(self.routes.lanes().len())
             .min(TX_PATHS_MAX)

@@ -8,6 +8,7 @@
 //! both in one object (WIRE 3.6).
 
 mod ack;
+mod choose;
 mod ended;
 mod hello;
 mod info;
@@ -203,6 +204,8 @@ pub(crate) struct Connection {
     window: ConnectionWindow,
     /// Path of the last train if that was a short one, and packets that may follow on it.
     short_trains: Option<(usize, u32)>,
+    /// Path of the last train: of equally good ones the next has its turn.
+    path_turn: usize,
     /// Something was lost a moment ago: until then tails get markers of their own (WIRE 4.11).
     lossy_until: Option<Time>,
     suspicion: Option<Suspicion>,
@@ -315,6 +318,7 @@ impl Connection {
             ),
             lossy_until: None,
             short_trains: None,
+            path_turn: 0,
             suspicion: None,
             window_opens_at: None,
             waiting_path: None,

@@ -15,7 +15,8 @@ use crate::telemetry::ReceivingCounters;
 use crate::telemetry::log::What;
 use crate::types::{QpId, Time};
 use crate::wire::{
-    Base, BaseFlags, DataHeader, FillStatus, Opcode, PathId, Service, Shut, ShutReason, Token,
+    Base, BaseFlags, DATA_HEADER_BYTES, DataHeader, FillStatus, Opcode, PathId, Service, Shut,
+    ShutReason, Token,
 };
 
 impl Connection {
@@ -85,9 +86,10 @@ impl Connection {
                 path.counters.duplicates_received += 1;
             }
             Verdict::New => {
-                new_bytes = u64::from(header.payload_bytes);
-                counters.data_bytes_received += new_bytes;
-                path.counters.data_bytes_received += new_bytes;
+                let payload_bytes = u64::from(header.payload_bytes);
+                new_bytes = DATA_HEADER_BYTES as u64 + payload_bytes;
+                counters.data_bytes_received += payload_bytes;
+                path.counters.data_bytes_received += payload_bytes;
             }
             Verdict::Bare => {}
         }

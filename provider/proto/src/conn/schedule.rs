@@ -1,6 +1,6 @@
 //! What leaves next, and on which path. First what was asked for (CONTROL, ACKs, bare packets), then retransmissions,
-//! which nothing holds back (WIRE 4.9), then new segments: the streams of a connection take turns by trains, each train
-//! takes the path that is expected to finish it first. The packets are built in `tx.rs`.
+//! which nothing holds back (WIRE 4.9), then new segments: the streams of a connection take turns by trains, and each train
+//! takes the path that `choose.rs` names. The packets are built in `tx.rs`.
 
 use crate::conn::streams::List;
 use crate::conn::tx::{Fill, Wire};
@@ -20,9 +20,6 @@ const PADDING_MAX_BYTES: u32 = 2048;
 
 /// Packets up to this size take an ACK along that is due (WIRE 5.11); for larger ones padding it costs more than it saves.
 const RIDE_MAX_BYTES: u32 = 512;
-
-/// Streams whose backlog is looked at when a slow path is judged.
-const BACKLOG_STREAMS: usize = 8;
 
 /// Streams that are looked at where the window holds the first ones back: one of them may have the reserve left.
 const STREAMS_TRIED: usize = 8;
@@ -422,91 +419,6 @@ impl Connection {
     pub(super) fn train_packets(&self, shared: &Shared) -> u32 {
         let by_bytes = shared.config.train_bytes / (self.packet_bytes() as u32);
         by_bytes.min(u32::from(shared.config.train_segments)).max(1)
-    }
-
-    /// A small grant makes trains short, of one packet even. As many packets as a whole train would have follow one another
-    /// on one path: a message that one train could carry takes one path (WIRE 4.12), and needs one marker.
-    fn path_of_short_trains(&self, cx: &Context<'_>) -> Option<usize> {
-        let (at, _) = self.short_trains?;
-        let path = &self.paths[at].tx;
-        let goes_on = self.window.train_packets() < self.train_packets(cx.shared);
-        (goes_on && path.can_send(cx.now)).then_some(at)
-    }
-
-    /// The path that is expected to finish a train of `packets` first, of those that have room (WIRE 8.9, 8.10).
-    fn choose_path(&mut self, cx: &mut Context<'_>, packets: u32) -> Option<usize> {
-        let now = cx.now;
-        let fastest_ns = self
-            .paths
-            .iter()
-            .filter(|path| !path.tx.is_resting())
-            .filter_map(|path| path.tx.srtt_ns())
-            .min();
-        // The last path never rests: where all do, all may send.
-        let all_rest = self.paths.iter().all(|path| path.tx.is_resting());
-        let mut best: Option<(bool, u64, u32, usize)> = None;
-        for (at, path) in self.paths.iter().enumerate() {
-            let room = path.tx.room(now);
-            if room == 0 || (path.tx.is_resting() && !all_rest) {
-                continue;
-            }
-            // A path without a sample is tried as if it were the fastest.
-            let srtt_ns = path.tx.srtt_ns().or(fastest_ns).unwrap_or(0);
-            if self.is_too_slow(cx, at, srtt_ns, fastest_ns) {
-                continue;
-            }
-            let window = (path.tx.window().packets() as u64).max(1);
-            let in_flight = path.tx.packets_in_flight();
-            // From the least round trip: what others measured when they queued is in the second term, as far as it is
-            // still in flight. Otherwise a path that once met a queue of its own making would never be tried again.
-            let least_ns = path.tx.min_rtt_ns().unwrap_or(srtt_ns);
-            let finish_ns = least_ns + srtt_ns * u64::from(in_flight + packets) / window;
-            let splits = room < packets;
-            let rank = (splits, finish_ns, in_flight, at);
-            if best.is_none_or(|best| rank < best) {
-                best = Some(rank);
-            }
-        }
-        best.map(|(.., at)| at)
-    }
-
-    /// Whether a path is so slow that waiting for the faster ones is better.
-    fn is_too_slow(
-        &self,
-        cx: &mut Context<'_>,
-        at: usize,
-        srtt_ns: u64,
-        fastest_ns: Option<u64>,
-    ) -> bool {
-        let Some(fastest_ns) = fastest_ns.filter(|fastest_ns| srtt_ns > 2 * fastest_ns) else {
-            return false;
-        };
-        let faster = |path: &&TxPath| {
-            !path.tx.is_resting() && path.tx.srtt_ns().is_some_and(|ns| ns * 2 < srtt_ns)
-        };
-        let busy = self
-            .paths
-            .iter()
-            .filter(faster)
-            .any(|path| path.tx.packets_in_flight() > 0);
-        if !busy {
-            return false;
-        }
-        let rate: f64 = self
-            .paths
-            .iter()
-            .enumerate()
-            .filter(|(other, path)| *other != at && faster(path))
-            .filter_map(|(_, path)| Some(path.tx.window().packets() / path.tx.srtt_ns()? as f64))
-            .sum();
-        let mut backlog_bytes = 0;
-        for id in self.ready.iter().take(BACKLOG_STREAMS) {
-            if let Some(life) = cx.qps.life_mut(*id) {
-                backlog_bytes += life.requester.backlog_bytes() + life.responder.backlog_bytes();
-            }
-        }
-        let packets = backlog_bytes as f64 / f64::from(self.payload_bytes.max(1));
-        (srtt_ns as f64) > fastest_ns as f64 + packets / rate.max(f64::MIN_POSITIVE)
     }
 
     /// The backlog is empty: paths that were used since their last marker get one; that of `flagged` left with its

@@ -41,7 +41,7 @@ impl Default for Told {
 }
 
 impl Endpoint {
-    /// What the host knows of what it can take in, in bytes of payload per second: the speed of its port, and what is less
+    /// What the host knows of what it can take in, in bytes of DATA packets (payload of UDP) per second: the speed of its port, and what is less
     /// than that. What is not known is measured.
     pub fn set_drain(&mut self, port: Option<u64>, estimate: Option<u64>) {
         self.shared.drain.set_known(port, estimate);
@@ -67,7 +67,7 @@ impl Endpoint {
         self.shared.fair_share.own(self.shared.connections)
     }
 
-    /// Bytes of payload that other processes behind the same port received since the last time: what is taken out of a
+    /// Bytes of DATA packets that other processes behind the same port received since the last time: what is taken out of a
     /// queue at this endpoint's socket is a part of what the host takes in. To be told before the next pressure.
     pub fn others_received(&mut self, bytes: u64) {
         self.shared.drain.on_others_received(bytes);

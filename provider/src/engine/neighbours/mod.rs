@@ -16,6 +16,7 @@ use super::registry::generation;
 use metaroce_proto::cc::Others;
 use metaroce_proto::endpoint::Endpoint;
 use metaroce_proto::types::Time;
+use metaroce_proto::wire::DATA_HEADER_BYTES;
 use std::sync::Arc;
 use table::{Owner, Table};
 
@@ -125,7 +126,9 @@ impl Neighbours {
     }
 
     fn received_by_others(&mut self, table: &Table, endpoint: &Endpoint, now: Time) -> u64 {
-        let own = endpoint.counters().data_bytes_received;
+        let counters = endpoint.counters();
+        let own = counters.data_bytes_received
+            + DATA_HEADER_BYTES as u64 * counters.data_packets_received;
         let own_now = own - self.received.own;
         let all = table.count_received(own_now);
         let all_now = all.wrapping_sub(self.received.all);

@@ -2,7 +2,7 @@
 //! receiver knows, and what it knows of itself may be wrong.
 
 use super::looks::{all_at_work, grown, placed_bits_per_s};
-use super::{Measured, Options, writes};
+use super::{Measured, Options, PACKET_SHARE, PAYLOAD_SHARE, writes};
 use crate::NodeId;
 use crate::fabric::{FabricConfig, Shape};
 
@@ -44,7 +44,8 @@ pub(super) fn measure(options: &Options) -> Result<Measured, String> {
     let receiver = &mut scenario.hosts[0];
     receiver.intake_ns = (f64::from(receiver.payload_bytes) * 8e9 / DRAIN_BITS_PER_S) as u64;
     (receiver.batch, receiver.receive_buffer_bytes) = (BATCH, BUFFER_BYTES);
-    receiver.drain_bits_per_s = Some((DRAIN_BITS_PER_S * (1.0 + options.estimate_error)) as u64);
+    let drain = DRAIN_BITS_PER_S * PACKET_SHARE / PAYLOAD_SHARE;
+    receiver.drain_bits_per_s = Some((drain * (1.0 + options.estimate_error)) as u64);
     let mut measured = Measured::new(options);
     let outcome = measured.run(&scenario)?;
     let during = grown(&all_at_work(&outcome, 0..senders)?, GROWING_PART);

@@ -8,14 +8,14 @@ use crate::fabric::{FabricConfig, Shape};
 const MESSAGE_BYTES: u32 = 64 << 10;
 
 /// A connection has so many times outstanding what it can have in flight, so that the program is never what limits it.
-const DEPTH_BDPS: f64 = 4.0;
-const DEPTH_MIN: u32 = 2;
+const DEPTH_BDPS: f64 = 16.0;
+const DEPTH_MIN: u32 = 4;
 
 /// Added to the round trip for that: queues and the waiting of acknowledgements.
 const QUEUES_S: f64 = 10e-6;
 
 /// So long all links together would be busy with everything.
-const LASTS_S: f64 = 0.001;
+const LASTS_S: f64 = 0.002;
 
 /// Each connection sends so many messages at least, or there is no time when all are at work.
 const MESSAGES_MIN: u32 = 8;
