@@ -76,6 +76,11 @@ impl ConnectionWindow {
         }
     }
 
+    /// What a packet carries as the two ends agreed: W0 counts such packets, whatever this end could send.
+    pub fn set_payload(&mut self, payload_bytes: u16) {
+        self.payload_bytes = u64::from(payload_bytes);
+    }
+
     /// Window and cold-start packets that the peer's HELLO named.
     pub fn on_hello(&mut self, window_bytes: u32, w0_packets: u16) {
         if self.newest.is_none() {
@@ -275,6 +280,15 @@ mod tests {
         );
         assert!(!window.take_announce());
         assert_eq!(window.room_bytes(0), 1 << 20);
+    }
+
+    /// WIRE 8.12, 1.18: a peer that takes small packets counts such ones.
+    #[test]
+    fn w0_counts_packets_of_the_agreed_size() {
+        let mut window = window(Driving::Sockets);
+        window.on_hello(1 << 20, 3);
+        window.set_payload(1024);
+        assert_eq!(window.room_bytes(0), 3 * (1024 + 64));
     }
 
     #[test]
