@@ -235,6 +235,7 @@ fn a_shared_queue_serves_the_refused_message_that_is_told_of_it() {
     );
 }
 
+// WIRE 6.19
 #[test]
 fn a_waiting_flag_asks_for_the_credit_of_the_next_posting() {
     let mut bench = bench();
@@ -247,6 +248,9 @@ fn a_waiting_flag_asks_for_the_credit_of_the_next_posting() {
     );
     side.responder.on_peer_waits(&mut bench.world.hosts[1]);
     assert!(side.responder.wants_receive_notice() && !side.responder.has_urgent_news());
+    // A block that tells nothing new leaves it waiting.
+    bench.world.emit_block(B);
+    assert!(bench.world.sides[B].responder.wants_receive_notice());
     bench.post(71, 8);
     assert!(bench.world.sides[B].responder.has_urgent_news());
     assert_eq!(bench.world.emit_block(B).credit, Ssn(2));
