@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail, ensure};
-use metaroce_proto::wire::{BaseFlags, DataHeader};
+use metaroce_proto::wire::{BaseFlags, DataHeader, StreamBlock};
 
 use crate::peer::{ConnectOptions, Got, Peer, SOON, Stream};
 use crate::target::{Completion, Start, Target, gid_text};
@@ -147,6 +147,23 @@ impl Bench {
         let what = format!("stream block with MSN {msn} executed");
         self.peer
             .expect(&what, |peer, _| is_executed(peer).then_some(()))
+    }
+
+    /// Waits for a stream block of which `wanted` is true; the newest may be it already.
+    ///
+    /// # Errors
+    /// None came in time; `what` says what it was.
+    pub fn told(
+        &mut self,
+        at: usize,
+        what: &str,
+        wanted: impl Fn(&StreamBlock) -> bool,
+    ) -> Result<StreamBlock> {
+        if let Some(block) = self.peer.streams[at].told.filter(&wanted) {
+            return Ok(block);
+        }
+        self.peer
+            .expect(what, |peer, _| peer.streams[at].told.filter(&wanted))
     }
 
     /// The target's next completion; the peer answers packets meanwhile.

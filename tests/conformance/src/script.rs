@@ -68,6 +68,9 @@ impl Script {
             return None;
         }
         let history = bench.peer.history();
-        Some(format!("{}\nthe last packets:\n{history}", wrong.join("\n")))
+        Some(format!(
+            "{}\nthe last packets:\n{history}",
+            wrong.join("\n")
+        ))
     }
 }

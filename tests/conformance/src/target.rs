@@ -117,8 +117,8 @@ pub struct Target {
     pub gid: Gid,
     /// Completions that were taken and not asked for yet.
     completions: Vec<Completion>,
-    /// Asynchronous events so far.
-    pub events: Vec<String>,
+    /// Asynchronous events so far, by `enum ibv_event_type`.
+    pub events: Vec<u64>,
 }
 
 impl Target {
@@ -207,7 +207,9 @@ impl Target {
     /// As [`Target::tell`].
     pub fn create(&mut self, more: &str) -> Result<(u64, Qpn)> {
         let answer = self.tell(&format!("create {more}"))?;
-        let qpn = answer["qpn"].as_u64().and_then(|qpn| u32::try_from(qpn).ok());
+        let qpn = answer["qpn"]
+            .as_u64()
+            .and_then(|qpn| u32::try_from(qpn).ok());
         let qpn = qpn.and_then(Qpn::new);
         let number = answer["qp"].as_u64();
         number
@@ -238,7 +240,10 @@ impl Target {
     /// # Errors
     /// As [`Target::tell`].
     pub fn read(&mut self, region: &Region, offset: u64, bytes: u64) -> Result<Vec<u8>> {
-        let line = format!("read region={} offset={offset} bytes={bytes}", region.number);
+        let line = format!(
+            "read region={} offset={offset} bytes={bytes}",
+            region.number
+        );
         let answer = self.tell(&line)?;
         let hex = answer["hex"].as_str().unwrap_or_default();
         bytes_of(hex).with_context(|| format!("no bytes in {answer}"))
@@ -281,8 +286,7 @@ impl Target {
             });
         }
         let events = answer["events"].as_array().into_iter().flatten();
-        self.events
-            .extend(events.filter_map(|event| event.as_str().map(str::to_owned)));
+        self.events.extend(events.filter_map(Value::as_u64));
         Ok(())
     }
 

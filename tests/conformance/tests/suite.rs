@@ -18,11 +18,13 @@ fn main() -> ExitCode {
             if let Some(reason) = Start::unmet() {
                 return Ok(Completion::ignored_with(reason));
             }
-            let start = start().as_ref().map_err(|error| Failed::from(error.clone()))?;
+            let start = start()
+                .as_ref()
+                .map_err(|error| Failed::from(error.clone()))?;
             let verdict = script.run(start, &Place::default(), number);
-            verdict.error.map_or(Ok(Completion::Completed), |error| {
-                Err(Failed::from(error))
-            })
+            verdict
+                .error
+                .map_or(Ok(Completion::Completed), |error| Err(Failed::from(error)))
         })
     });
     libtest_mimic::run(&arguments, trials.collect()).exit_code()

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Instant;
 
 use metaroce_proto::wire::{
-    Allowance, Base, BaseFlags, CloseReason, ControlItem, DataHeader, Hello, Open, Opcode, Packet,
+    Allowance, Base, BaseFlags, CloseReason, ControlItem, DataHeader, Hello, Opcode, Open, Packet,
     ParseError, PathBlock, Reset, Shut, StreamBlock,
 };
 

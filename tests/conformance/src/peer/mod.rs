@@ -172,8 +172,10 @@ impl Peer {
             self.left_out += 1;
         }
         let ms = self.started.elapsed().as_secs_f64() * 1e3;
-        self.kept
-            .push_back(format!("{ms:10.3} ms {direction} {port:5} {}", dissect(bytes)));
+        self.kept.push_back(format!(
+            "{ms:10.3} ms {direction} {port:5} {}",
+            dissect(bytes)
+        ));
     }
 
     /// The last packets, for people.
@@ -402,8 +404,7 @@ impl Peer {
             if (self.lose)(got) {
                 return Ok(());
             }
-            self.take(got);
-            if self.answers.execute {
+            if self.take(got) && self.answers.execute {
                 self.execute(got);
             }
             self.acknowledge()?;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use anyhow::Result;
 use metaroce_proto::wire::{
-    ConnectionId, DataHeader, Msn, Open, OpenFlags, Opcode, Qpn, Rkey, Shut, ShutReason, Ssn,
+    ConnectionId, DataHeader, Msn, Opcode, Open, OpenFlags, Qpn, Rkey, Shut, ShutReason, Ssn,
     StreamBlock, Token,
 };
 use rand::Rng;
@@ -173,7 +173,8 @@ impl Peer {
     pub fn begin(&mut self, qp: u64, qpn: Qpn, options: &ConnectOptions) -> usize {
         let (my_qpn, my_token) = (self.fresh_qpn(), self.fresh_token());
         // Who receives where is named by the QPN (1.14).
-        self.target.set_port(self.port - self.index + qpn.endpoint_index());
+        self.target
+            .set_port(self.port - self.index + qpn.endpoint_index());
         let block = StreamBlock {
             qpn,
             credit: Ssn(options.credit),
@@ -263,9 +264,8 @@ impl Peer {
     /// What the target's stream blocks say is kept.
     pub(super) fn note_executed(&mut self, got: &Got) {
         for block in got.streams() {
-            let of_it = |stream: &&mut Stream| {
-                stream.my_qpn == block.qpn && stream.my_token == block.token
-            };
+            let of_it =
+                |stream: &&mut Stream| stream.my_qpn == block.qpn && stream.my_token == block.token;
             if let Some(stream) = self.streams.iter_mut().find(of_it) {
                 let newer = stream
                     .told
@@ -308,7 +308,8 @@ impl Peer {
     /// The answer cannot be sent.
     pub fn answer_shut(&mut self, shut: &Shut) -> Result<()> {
         let mut streams = self.streams.iter();
-        let known = streams.find(|stream| stream.my_qpn == shut.to_qpn && stream.token == shut.from_token);
+        let known =
+            streams.find(|stream| stream.my_qpn == shut.to_qpn && stream.token == shut.from_token);
         let answer = Shut {
             from_qpn: shut.to_qpn,
             reason: known.map_or(ShutReason::Unknown, |_| shut.reason),
@@ -343,6 +344,11 @@ impl Peer {
             peer.answer_control(got).ok()?;
             peer.streams[at].echoed.then_some(())
         })
+    }
+
+    /// The target may use `id` for packets to this peer, too.
+    pub fn also_known_as(&mut self, id: ConnectionId) {
+        self.standing.former_ids.push(id.0);
     }
 
     /// Takes a new incarnation, as after a restart: a fresh id, no lives, PSNs from 0.

@@ -44,25 +44,30 @@ pub struct Received {
 }
 
 impl Received {
-    fn take(&mut self, got: &Got) {
+    /// Takes a packet; true if it was not there before.
+    fn take(&mut self, got: &Got) -> bool {
         self.received = self.received.wrapping_add(1);
         self.news = true;
         let stamp = got.base.stamp;
-        if self.newest.is_none_or(|(_, newest)| newest.is_before(stamp)) {
+        if self
+            .newest
+            .is_none_or(|(_, newest)| newest.is_before(stamp))
+        {
             self.newest = Some((got.base.epoch, stamp));
         }
         if got.message().is_none() {
-            return;
+            return false;
         }
         let ahead = self.cumulative.distance(got.base.psn);
         if ahead < 0 || !(ahead as u32) < 256 || self.vector.get(ahead as u32) {
             self.duplicates = self.duplicates.wrapping_add(1);
-            return;
+            return false;
         }
         self.vector.set(ahead as u32);
         let run = self.vector.leading_run();
         self.vector.shift_down(run);
         self.cumulative = self.cumulative.advance(run);
+        true
     }
 
     /// The block that says so.
@@ -106,9 +111,7 @@ impl Peer {
         let now = self.clock();
         let sending = &mut self.sending[usize::from(path)];
         let clock = Stamp(now.wrapping_add(sending.shift));
-        let stamp = sending
-            .stamp
-            .map_or(clock, |last| last.next().later(clock));
+        let stamp = sending.stamp.map_or(clock, |last| last.next().later(clock));
         sending.stamp = Some(stamp);
         stamp
     }
@@ -168,9 +171,9 @@ impl Peer {
 
     // ---- As a receiver ----
 
-    /// Takes a packet for received.
-    pub fn take(&mut self, got: &Got) {
-        self.received[usize::from(got.base.path.0)].take(got);
+    /// Takes a packet for received. True if it is a message's, and was not there before.
+    pub fn take(&mut self, got: &Got) -> bool {
+        self.received[usize::from(got.base.path.0)].take(got)
     }
 
     /// What was received of a path.

@@ -11,8 +11,9 @@ use crate::sockets::ECT0;
 
 /// The sentences that these checks are about: each script tests them.
 pub const CITES: &[&str] = &[
-    "1.16", "1.17", "1.18", "2.1", "2.2", "2.3", "2.4", "2.5", "2.7", "2.8", "2.9", "2.11", "2.12", "2.14",
-    "2.16", "2.18", "2.24", "2.25", "2.26", "2.28", "2.29", "2.32", "3.4", "4.1", "4.2", "4.8", "5.2", "5.10",
+    "1.16", "1.17", "1.18", "2.1", "2.2", "2.3", "2.4", "2.5", "2.7", "2.8", "2.9", "2.11", "2.12",
+    "2.14", "2.16", "2.18", "2.24", "2.25", "2.26", "2.28", "2.29", "2.32", "3.4", "4.1", "4.2",
+    "4.8", "5.2", "5.10",
 ];
 
 /// Outstanding packets of a path at most (4.1).
@@ -109,7 +110,8 @@ impl Standing {
         let same = again.as_deref() == Some(&got.bytes[..])
             || padded
                 && again.is_some_and(|again| {
-                    again.len() < got.bytes.len() && got.bytes[again.len()..].iter().all(|b| *b == 0)
+                    again.len() < got.bytes.len()
+                        && got.bytes[again.len()..].iter().all(|b| *b == 0)
                 });
         if !same {
             self.object("2.3", got, "reserved bits, or padding, are not 0");

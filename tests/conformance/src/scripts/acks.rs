@@ -139,11 +139,13 @@ fn duplicate(bench: &mut Bench) -> Result<()> {
     let again = bench.peer.again(&packet);
     bench.peer.send(&again)?;
     let stamp = u32::from_be_bytes(again[12..16].try_into()?);
-    bench.peer.expect("ACK that counts the duplicate", |_, got| {
-        let block = got.block(0)?;
-        (block.duplicates == 1 && block.received == 2 && block.echoed_stamp.0 == stamp)
-            .then_some(())
-    })?;
+    bench
+        .peer
+        .expect("ACK that counts the duplicate", |_, got| {
+            let block = got.block(0)?;
+            (block.duplicates == 1 && block.received == 2 && block.echoed_stamp.0 == stamp)
+                .then_some(())
+        })?;
     bench.counted("duplicates_received", before, 1)
 }
 

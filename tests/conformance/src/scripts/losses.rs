@@ -1,6 +1,6 @@
 //! Chapter 4, the target as sender: what it makes of losses, and of ACKs that are late, old or wrong.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -68,6 +68,39 @@ fn lose_first(bench: &mut Bench, n: u64) {
     });
 }
 
+/// What was sent again though it had arrived, and not by a timeout, which repeats what nothing is known of: that takes
+/// 5 ms at least, by the target's own stamps, and a busy machine makes it happen.
+fn needless(record: &[Got], lost: &[(u8, u32)]) -> Vec<(u8, u32)> {
+    const TIMEOUT: u32 = 5_000_000 / 64;
+    let mut sent = HashMap::new();
+    let messages = record.iter().filter(|got| got.message().is_some());
+    let mut found = Vec::new();
+    for got in messages {
+        let before = sent.insert(got.place(), got.base.stamp.0);
+        let soon = before.is_some_and(|before| got.base.stamp.0.wrapping_sub(before) < TIMEOUT);
+        if got.is_again() && soon && !lost.contains(&got.place()) {
+            found.push(got.place());
+        }
+    }
+    found
+}
+
+/// Exactly what was lost is sent again, on its path and under its number.
+fn only_lost_again(record: &[Got], lost: &[(u8, u32)]) -> Result<()> {
+    let again = places(record, true);
+    let missing: Vec<_> = lost.iter().filter(|place| !again.contains(place)).collect();
+    ensure!(
+        missing.is_empty(),
+        "{missing:?} were lost and not sent again"
+    );
+    let needless = needless(record, lost);
+    ensure!(
+        needless.is_empty(),
+        "{needless:?} were sent again without reason; lost were {lost:?}"
+    );
+    Ok(())
+}
+
 fn places(record: &[Got], again: bool) -> Vec<(u8, u32)> {
     let messages = record.iter().filter(|got| got.message().is_some());
     messages
@@ -83,10 +116,7 @@ fn every_place(bench: &mut Bench) -> Result<()> {
         lose_first(bench, lost);
         post_write(bench, at, lost, SHORT)?;
         bench.completes(lost, 0)?;
-        let (first, again) = (
-            places(&bench.peer.record, false),
-            places(&bench.peer.record, true),
-        );
+        let first = places(&bench.peer.record, false);
         ensure!(
             first.len() as u64 == SHORT,
             "{} packets for {SHORT} KiB",
@@ -94,11 +124,7 @@ fn every_place(bench: &mut Bench) -> Result<()> {
         );
         let paths: BTreeSet<u8> = first.iter().map(|(path, _)| *path).collect();
         ensure!(paths.len() == 1, "a train on paths {paths:?}");
-        ensure!(
-            again == [first[lost as usize]],
-            "{:?} was lost and {again:?} sent again",
-            first[lost as usize]
-        );
+        only_lost_again(&bench.peer.record, &[first[lost as usize]])?;
     }
     Ok(())
 }
@@ -116,16 +142,11 @@ fn long_message(bench: &mut Bench) -> Result<()> {
     post_write(bench, at, 1, LONG)?;
     bench.completes(1, 0)?;
     let first = places(&bench.peer.record, false);
-    let again: BTreeSet<_> = places(&bench.peer.record, true).into_iter().collect();
+    ensure!(first.len() as u64 == LONG, "{} packets", first.len());
     let numbered = (1..).zip(&first);
     let lost = numbered.filter(|(number, _)| number % EACH == 0);
-    let lost: BTreeSet<_> = lost.map(|(_, place)| *place).collect();
-    ensure!(first.len() as u64 == LONG, "{} packets", first.len());
-    ensure!(
-        again == lost,
-        "lost were {lost:?}, sent again were {again:?}"
-    );
-    Ok(())
+    let lost: Vec<_> = lost.map(|(_, place)| *place).collect();
+    only_lost_again(&bench.peer.record, &lost)
 }
 
 fn again_and_again(bench: &mut Bench) -> Result<()> {
@@ -148,8 +169,9 @@ fn again_and_again(bench: &mut Bench) -> Result<()> {
     bench.completes(1, 0)?;
     let first = places(&bench.peer.record, false);
     let again = places(&bench.peer.record, true);
-    ensure!(again == [first[3]; 4], "sent again were {again:?}");
-    Ok(())
+    let copies = again.iter().filter(|place| **place == first[3]).count();
+    ensure!(copies == 4, "sent again were {again:?}");
+    only_lost_again(&bench.peer.record, &first[3..4])
 }
 
 fn marker_too(bench: &mut Bench) -> Result<()> {
@@ -167,8 +189,7 @@ fn marker_too(bench: &mut Bench) -> Result<()> {
     post_write(bench, at, 1, SHORT)?;
     bench.completes(1, 0)?;
     let first = places(&bench.peer.record, false);
-    let again = places(&bench.peer.record, true);
-    ensure!(again == [first[7]], "sent again were {again:?}");
+    only_lost_again(&bench.peer.record, &first[7..8])?;
     let marked = bench
         .peer
         .record

@@ -1,10 +1,17 @@
 //! The scripts, by chapters of WIRE.md.
 
 mod acks;
+mod lives;
 mod losses;
+mod moves;
+mod rates;
 mod requester;
+mod requests;
+mod responder;
+mod safety;
 mod setup;
 mod vectors;
+mod visibility;
 
 use crate::script::Script;
 
@@ -15,6 +22,13 @@ pub fn all() -> Vec<Script> {
         acks::SCRIPTS,
         vectors::SCRIPTS,
         losses::SCRIPTS,
+        moves::SCRIPTS,
+        responder::SCRIPTS,
+        requests::SCRIPTS,
+        visibility::SCRIPTS,
+        rates::SCRIPTS,
+        safety::SCRIPTS,
+        lives::SCRIPTS,
     ]
     .concat()
 }

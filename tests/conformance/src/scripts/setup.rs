@@ -16,8 +16,8 @@ pub const SCRIPTS: &[Script] = &[
     Script {
         name: "setup::HELLO and OPEN",
         cites: &[
-            "1.2", "1.3", "1.13", "1.14", "2.7", "2.34", "2.35", "2.36", "3.1", "3.2", "3.3", "3.5", "3.7",
-            "3.8",
+            "1.2", "1.3", "1.13", "1.14", "2.7", "2.34", "2.35", "2.36", "3.1", "3.2", "3.3",
+            "3.5", "3.7", "3.8",
         ],
         run: hello_and_open,
     },
@@ -76,7 +76,10 @@ fn hello_and_open(bench: &mut Bench) -> Result<()> {
         got.hello().map(|hello| (hello.clone(), got.base))
     })?;
     let (hello, base) = hello;
-    ensure!(base.connection == ConnectionId(0), "a first HELLO has no id");
+    ensure!(
+        base.connection == ConnectionId(0),
+        "a first HELLO has no id"
+    );
     ensure!(
         hello.identity.echo == ConnectionId(0) && hello.identity.my_id != ConnectionId(0),
         "ids of a first HELLO: {hello:?}"
@@ -134,8 +137,11 @@ fn hello_and_open(bench: &mut Bench) -> Result<()> {
     })?;
     ensure!(answer.token == open.token, "the token changed: {answer:?}");
     ensure!(
-        (answer.send_psn, answer.max_rd_atomic, answer.max_dest_rd_atomic)
-            == (stream.psns.0, 16, 16),
+        (
+            answer.send_psn,
+            answer.max_rd_atomic,
+            answer.max_dest_rd_atomic
+        ) == (stream.psns.0, 16, 16),
         "in RTS: {answer:?}"
     );
     bench.peer.answers.control = true;
@@ -150,12 +156,11 @@ fn peer_first(bench: &mut Bench) -> Result<()> {
     for _ in 0..20 {
         bench.peer.send_hello(ConnectionId(0))?;
     }
-    bench
-        .peer
-        .never("a stranger is answered", |_| true)?;
+    bench.peer.never("a stranger is answered", |_| true)?;
     go_to_rts(&mut bench.target, &bench.peer, at, &options)?;
     bench.peer.open_up(at)?;
     // An OPEN for a queue pair that is not in RTR, or is none, is not answered.
+    let opened = qpn;
     let (qp, qpn) = bench.target.create("")?;
     let second = bench.peer.begin(qp, qpn, &options);
     bench.peer.send_open(second)?;
@@ -166,7 +171,7 @@ fn peer_first(bench: &mut Bench) -> Result<()> {
     bench
         .peer
         .never("a queue pair in INIT, or none, answers an OPEN", |got| {
-            got.open().is_some()
+            got.open().is_some_and(|open| open.from_qpn != opened)
         })?;
     go_to_rts(&mut bench.target, &bench.peer, second, &options)?;
     bench.peer.open_up(second)?;
@@ -194,9 +199,7 @@ fn repeated(bench: &mut Bench) -> Result<()> {
     let id = hellos[0].identity.my_id;
     bench.peer.id = id;
     bench.peer.send_hello(id)?;
-    bench
-        .peer
-        .expect("OPEN", |_, got| got.open().map(|_| ()))?;
+    bench.peer.expect("OPEN", |_, got| got.open().map(|_| ()))?;
     // At most every 4 ms, as the peer is there: 125.
     let opens = bench.peer.collect_for(half)?;
     let opens: Vec<_> = opens.iter().filter_map(|got| got.open()).collect();
@@ -206,8 +209,10 @@ fn repeated(bench: &mut Bench) -> Result<()> {
         opens.len()
     );
     ensure!(
-        opens.iter().all(|open| open.token == opens[0].token
-            && open.flags.contains(OpenFlags::ANSWER_WANTED)),
+        opens
+            .iter()
+            .all(|open| open.token == opens[0].token
+                && open.flags.contains(OpenFlags::ANSWER_WANTED)),
         "repeated OPENs want an answer"
     );
     bench.peer.answers.control = true;
@@ -296,9 +301,9 @@ fn no_data_before_open(bench: &mut Bench) -> Result<()> {
     })?;
     bench.peer.send_hello(bench.peer.id)?;
     bench.peer.answers.control = false;
-    bench.peer.never("DATA before its OPEN came", |got| {
-        got.message().is_some()
-    })?;
+    bench
+        .peer
+        .never("DATA before its OPEN came", |got| got.message().is_some())?;
     // An OPEN that does not echo the token is not enough.
     bench.peer.send_open(at)?;
     bench.peer.never("DATA before its token came back", |got| {
@@ -442,10 +447,11 @@ fn room_to_grow(bench: &mut Bench) -> Result<()> {
         metaroce_proto::wire::seal(&mut packet);
         bench.peer.send(&packet)?;
     }
-    bench.peer.never(
-        "a packet of another version or type is answered",
-        |got| got.open().is_some(),
-    )?;
+    bench
+        .peer
+        .never("a packet of another version or type is answered", |got| {
+            got.open().is_some()
+        })?;
     bench.counted("dropped_malformed", malformed, 5)?;
     bench.works(at, 0)
 }

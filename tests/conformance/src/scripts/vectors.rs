@@ -175,7 +175,9 @@ fn stamps_wrap(bench: &mut Bench) -> Result<()> {
             (got.block(0)?.echoed_stamp.0 == stamp).then_some(())
         })?;
         stamps.push(stamp);
-        bench.peer.collect_for(std::time::Duration::from_micros(200))?;
+        bench
+            .peer
+            .collect_for(std::time::Duration::from_micros(200))?;
     }
     ensure!(
         stamps.first() > stamps.last(),
