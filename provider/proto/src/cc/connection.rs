@@ -291,6 +291,7 @@ mod tests {
         assert_eq!(window.room_bytes(0), 3 * (1024 + 64));
     }
 
+    // WIRE 5.2, 8.8
     #[test]
     fn only_the_newest_allowance_counts() {
         let mut window = window(Driving::Busy);
@@ -306,6 +307,7 @@ mod tests {
         assert_eq!(window.cap_bytes(), 200);
     }
 
+    // WIRE 8.6
     #[rstest]
     #[case(Driving::Busy, 3 * 1_024_000 / 50 + 61_440)]
     #[case(Driving::Sockets, 512 * 1024)]
@@ -317,6 +319,7 @@ mod tests {
         assert_eq!(window.cap_bytes(), expected);
     }
 
+    // WIRE 8.7
     #[test]
     fn trains_are_paced_at_the_grant() {
         let mut window = window(Driving::Busy);
@@ -336,6 +339,7 @@ mod tests {
         assert_eq!(window.paced_until(us(20)), None);
     }
 
+    // WIRE 8.12
     #[test]
     fn what_a_cold_connection_sent_is_paid_when_the_grant_is_known() {
         let us = |us: u64| Time::from_ns(us * 1_000);
@@ -345,6 +349,7 @@ mod tests {
         assert_eq!(sent.paced_until(us(20)), Some(us(60)));
     }
 
+    // WIRE 8.12
     #[test]
     fn an_ack_that_answers_nothing_does_not_make_it_warm() {
         let mut window = window(Driving::Busy);
@@ -353,6 +358,7 @@ mod tests {
         assert_eq!(window.cap_bytes(), 4 * 4160);
     }
 
+    // WIRE 8.7
     #[test]
     fn with_sockets_what_was_missed_may_be_caught_up_with() {
         let mut window = window(Driving::Sockets);
@@ -364,6 +370,7 @@ mod tests {
         assert_eq!(window.paced_until(us(1_000)), Some(us(1_010)));
     }
 
+    // WIRE 8.7
     #[rstest]
     #[case(GRANT_UNLIMITED, u32::MAX)]
     #[case(1_000_000, 20)]
@@ -374,6 +381,7 @@ mod tests {
         assert_eq!(window.train_packets(), packets);
     }
 
+    // WIRE 8.12
     #[test]
     fn a_long_pause_makes_it_cold_again() {
         let mut window = window(Driving::Sockets);

@@ -64,8 +64,13 @@ pub const SCRIPTS: &[Script] = &[
         run: stream_block_repeats,
     },
     Script {
+        name: "acks::blocks take turns",
+        cites: &["2.26", "2.27", "5.1"],
+        run: turns,
+    },
+    Script {
         name: "acks::what is allowed",
-        cites: &["2.25", "8.8", "8.18", "8.21", "8.14"],
+        cites: &["2.25", "8.8", "8.18", "8.21"],
         run: allowance,
     },
 ];
@@ -313,6 +318,23 @@ fn stream_block_repeats(bench: &mut Bench) -> Result<()> {
         "the block is not in the first three ACKs: {with_block:?}"
     );
     Ok(())
+}
+
+fn turns(bench: &mut Bench) -> Result<()> {
+    const USED: u32 = 60;
+    // An ACK of 256 + 64 bytes has room for 14 path blocks.
+    bench.peer.hello.payload_bytes = 256;
+    let (at, region) = connected(bench)?;
+    for number in 0..USED {
+        let header = small(bench, at, &region, number);
+        bench.send(number as u8, &header, &[1; 8])?;
+    }
+    let mut told = BTreeSet::new();
+    bench.peer.expect("blocks of all paths", |_, got| {
+        told.extend((0..USED as u8).filter(|path| got.block(*path).is_some()));
+        (told.len() == USED as usize).then_some(())
+    })?;
+    bench.executed(at, USED)
 }
 
 fn allowance(bench: &mut Bench) -> Result<()> {

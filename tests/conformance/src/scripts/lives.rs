@@ -21,7 +21,7 @@ const QP_FATAL: u64 = 1;
 pub const SCRIPTS: &[Script] = &[
     Script {
         name: "lives::SHUT of the target",
-        cites: &["2.37", "2.40", "3.13", "3.8", "1.5", "9.1", "2.30"],
+        cites: &["2.37", "2.40", "3.13", "3.8", "1.5", "9.1"],
         run: shut_of_target,
     },
     Script {

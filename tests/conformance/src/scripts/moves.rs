@@ -18,7 +18,7 @@ const PER_US: u32 = 1_000 / 64;
 pub const SCRIPTS: &[Script] = &[
     Script {
         name: "moves::probes, then another route",
-        cites: &["4.14", "4.15", "4.16", "4.17", "1.7", "1.8", "2.10"],
+        cites: &["4.14", "4.15", "4.16", "4.17", "1.7", "1.8"],
         run: probes,
     },
     Script {
@@ -28,22 +28,27 @@ pub const SCRIPTS: &[Script] = &[
     },
     Script {
         name: "moves::a route that is dead forward",
-        cites: &["4.15", "4.18", "4.8", "4.7", "4.20", "1.8"],
+        cites: &["4.15", "4.8", "1.8"],
         run: dead_forward,
     },
     Script {
+        name: "moves::a copied route is given back",
+        cites: &["1.7", "4.18", "4.19"],
+        run: copied,
+    },
+    Script {
         name: "moves::the way back is dead",
-        cites: &["5.4", "4.15", "4.20"],
+        cites: &["5.4", "4.15"],
         run: dead_back,
     },
     Script {
         name: "moves::several routes are used",
-        cites: &["4.22", "1.6", "1.16", "8.9"],
+        cites: &["4.22", "1.6", "1.16"],
         run: several_routes,
     },
     Script {
         name: "moves::silence has no flood",
-        cites: &["4.16", "4.20", "4.13"],
+        cites: &["4.16", "4.13"],
         run: no_flood,
     },
 ];
@@ -180,6 +185,47 @@ fn dead_forward(bench: &mut Bench) -> Result<()> {
             got.place()
         );
     }
+    Ok(())
+}
+
+fn copied(bench: &mut Bench) -> Result<()> {
+    let at = sender(bench)?;
+    post_write(bench, at, 1, 1_000)?;
+    bench.completes(1, 0)?;
+    let first = bench.peer.record[0].clone();
+    let (path, dead) = (first.base.path, first.from.port());
+    bench.peer.record.clear();
+    bench.peer.lose = Box::new(move |got| got.from.port() == dead);
+    let mut routes: Vec<(u16, bool)> = Vec::new();
+    for id in 2..40 {
+        post_write(bench, at, id, 500)?;
+        bench.completes(id, 0)?;
+        routes.clear();
+        for got in bench.peer.record.iter().filter(|got| got.base.path == path) {
+            if routes
+                .last()
+                .is_none_or(|(port, _)| *port != got.from.port())
+            {
+                routes.push((got.from.port(), got.is_nop(BaseFlags::PROBE)));
+            }
+        }
+        if routes.len() >= 3 {
+            break;
+        }
+    }
+    ensure!(routes.len() >= 3, "path {path} was on {routes:?}");
+    let (copy, own) = (routes[1], routes[2]);
+    let others = bench.peer.record.iter().filter(|got| got.base.path != path);
+    ensure!(
+        others.clone().any(|got| got.from.port() == copy.0),
+        "port {} is no port of another path, whose route works",
+        copy.0
+    );
+    ensure!(
+        own.0 != copy.0 && own.1,
+        "the next port {} is not proved by a probe first: {routes:?}",
+        own.0
+    );
     Ok(())
 }
 

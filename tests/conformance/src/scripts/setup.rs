@@ -8,7 +8,7 @@ use metaroce_proto::wire::{ConnectionId, OpenFlags, Qpn};
 
 use super::requester::{self, post, post_write};
 use crate::bench::{Bench, begin, go_to_rts};
-use crate::peer::{ConnectOptions, QUIET};
+use crate::peer::{ConnectOptions, Peer, QUIET};
 use crate::script::Script;
 
 /// All of this file.
@@ -23,7 +23,7 @@ pub const SCRIPTS: &[Script] = &[
     },
     Script {
         name: "setup::the peer comes first",
-        cites: &["3.2", "3.8", "9.5", "9.4"],
+        cites: &["3.2", "3.8"],
         run: peer_first,
     },
     Script {
@@ -60,6 +60,11 @@ pub const SCRIPTS: &[Script] = &[
         name: "setup::another queue pair",
         cites: &["1.3", "3.7", "1.4"],
         run: another_queue_pair,
+    },
+    Script {
+        name: "setup::the same index at another address",
+        cites: &["1.13", "1.14", "1.15", "1.2"],
+        run: same_index,
     },
     Script {
         name: "setup::room to grow",
@@ -412,6 +417,19 @@ fn another_queue_pair(bench: &mut Bench) -> Result<()> {
     ensure!(bench.peer.id == id, "one connection has one id");
     bench.works(second, 0)?;
     bench.works(first, 0)
+}
+
+fn same_index(bench: &mut Bench) -> Result<()> {
+    let (qp, qpn) = bench.target.create("")?;
+    // The target's own port, at the peer's address: free only if the target is not bound to the wildcard.
+    let (ip, base) = (bench.place.peer, bench.place.port_base);
+    let mut peer = Peer::new(ip, base, qpn.endpoint_index(), bench.target.gid, 1)?;
+    let options = ConnectOptions::default();
+    let at = peer.begin(qp, qpn, &options);
+    go_to_rts(&mut bench.target, &peer, at, &options)?;
+    peer.open_up(at)?;
+    bench.peer = peer;
+    bench.works(at, 0)
 }
 
 fn room_to_grow(bench: &mut Bench) -> Result<()> {

@@ -26,6 +26,11 @@ pub const SCRIPTS: &[Script] = &[
         run: across,
     },
     Script {
+        name: "visibility::buffers of SENDs",
+        cites: &["7.8"],
+        run: buffers,
+    },
+    Script {
         name: "visibility::more than can be held",
         cites: &["7.5", "7.6", "2.31", "9.4"],
         run: too_much,
@@ -109,6 +114,23 @@ fn across(bench: &mut Bench) -> Result<()> {
             && bench.target.read(&region, 3_500, 4)? == [8; 4],
         "what was held is not there"
     );
+    Ok(())
+}
+
+fn buffers(bench: &mut Bench) -> Result<()> {
+    let (at, region) = connected(bench, false, 4_096)?;
+    let (qp, number) = (bench.stream(at).qp, region.number);
+    let line = format!("receive qp={qp} id=1 region={number} bytes=3000");
+    bench.target.tell(&line)?;
+    let whole = bench.stream(at).send(3_000);
+    segment(bench, 0, &cut(&whole, 2_000, 1_000), 3)?;
+    ensure!(
+        bench.target.other_than(&region, 0)? == 1_000,
+        "nobody looks at a receive before it completes: its bytes need not be held"
+    );
+    segment(bench, 0, &cut(&whole, 0, 1_000), 1)?;
+    segment(bench, 0, &cut(&whole, 1_000, 1_000), 2)?;
+    bench.completes(1, 0)?;
     Ok(())
 }
 

@@ -1,0 +1,124 @@
+//! `cargo xtask conformance`: runs the scripts against an endpoint, and reports what tests each sentence of WIRE.md.
+
+use std::fs;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+use clap::Parser;
+use metaroce_conformance::bench::Place;
+use metaroce_conformance::report::{Others, Report, read_others};
+use metaroce_conformance::scripts;
+use metaroce_conformance::target::Start;
+
+/// Packet scripts against an endpoint that speaks WIRE.md.
+///
+/// Without --target against ours, on the loopback interface. tests/conformance/README.md tells how another one is tested.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask conformance", bin_name = "cargo xtask conformance")]
+struct Arguments {
+    /// Only scripts whose name has this in it (`acks::`, `RNR` …).
+    filter: Option<String>,
+    /// Write the report of all sentences to this file.
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+    /// Only list the scripts, and the sentences that each tests.
+    #[arg(long)]
+    list: bool,
+    /// Only check that every sentence has a test.
+    #[arg(long)]
+    no_scripts: bool,
+    /// Command that starts the endpoint under test, for the shell; it obeys lines on its standard input.
+    #[arg(long, value_name = "COMMAND")]
+    target: Option<String>,
+    /// Address of this host for the suite's own endpoint.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.2")]
+    peer: IpAddr,
+    /// Another address of this host, for packets of strangers.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.3")]
+    stranger: IpAddr,
+    /// First UDP port of the endpoints' range.
+    #[arg(long, value_name = "PORT", default_value_t = 24_791)]
+    port_base: u16,
+    /// Verdicts of other tests: lines `NAME ok` or `NAME FAILED`.
+    #[arg(long, value_name = "FILE")]
+    verdicts: Option<PathBuf>,
+}
+
+fn main() -> ExitCode {
+    match run(&Arguments::parse()) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: &Arguments) -> Result<bool> {
+    let filter = arguments.filter.as_deref().unwrap_or_default();
+    let chosen: Vec<_> = scripts::all()
+        .into_iter()
+        .enumerate()
+        .filter(|(_, script)| script.name.contains(filter))
+        .collect();
+    if chosen.is_empty() {
+        bail!("no script has {filter:?} in its name: --list shows them all");
+    }
+    if arguments.list {
+        for (_, script) in &chosen {
+            println!("{:<55} {}", script.name, script.cites.join(" "));
+        }
+        return Ok(true);
+    }
+    let place = Place {
+        peer: arguments.peer,
+        stranger: arguments.stranger,
+        port_base: arguments.port_base,
+    };
+    let mut verdicts = Vec::new();
+    if !arguments.no_scripts {
+        let start = match &arguments.target {
+            Some(command) => Start::Command(command.clone()),
+            None => Start::ours()?,
+        };
+        for (number, script) in &chosen {
+            let verdict = script.run(&start, &place, *number);
+            let word = verdict.error.as_ref().map_or("ok", |_| "FAILED");
+            println!(
+                "{:<55} {word:<6} {:6.2} s",
+                script.name,
+                verdict.took.as_secs_f64()
+            );
+            if let Some(error) = &verdict.error {
+                println!("{error}");
+            }
+            verdicts.push(verdict);
+        }
+    }
+    let others = match &arguments.verdicts {
+        Some(file) => read_others(
+            &fs::read_to_string(file).with_context(|| format!("no {}", file.display()))?,
+        ),
+        None => Others::new(),
+    };
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let report = Report::collect(&root, &verdicts, &others)?;
+    if let Some(file) = &arguments.report {
+        fs::write(file, report.text())
+            .with_context(|| format!("cannot write {}", file.display()))?;
+    }
+    let failed = verdicts
+        .iter()
+        .filter(|verdict| verdict.error.is_some())
+        .count();
+    println!("\n{} scripts, {failed} failed", verdicts.len());
+    println!("{}", report.summary());
+    let untested = report.untested();
+    for sentence in &untested {
+        println!("no test cites {sentence}");
+    }
+    Ok(failed == 0 && untested.is_empty())
+}
