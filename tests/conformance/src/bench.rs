@@ -12,6 +12,9 @@ use crate::target::{Completion, Start, Target, gid_text};
 /// How long the peer looks for packets between two looks for completions.
 const POLL_EVERY: Duration = Duration::from_millis(2);
 
+/// A path that no script uses otherwise.
+const SETTLING_PATH: u8 = 63;
+
 /// Where things are.
 #[derive(Clone, Debug)]
 pub struct Place {
@@ -23,11 +26,18 @@ pub struct Place {
     pub port_base: u16,
 }
 
+/// Second bytes of the loopback addresses: of peers, and of strangers.
+const PEERS: u8 = 80;
+const STRANGERS: u8 = 160;
+
 impl Default for Place {
+    /// On the loopback interface, whose addresses are many: each process has its own, and several may run at once.
     fn default() -> Self {
+        let [_, high, middle, low] = std::process::id().to_be_bytes();
+        let address = |second: u8| IpAddr::from([127, second + (high & 0x3f), middle, low]);
         Self {
-            peer: IpAddr::from([127, 0, 0, 2]),
-            stranger: IpAddr::from([127, 0, 0, 3]),
+            peer: address(PEERS),
+            stranger: address(STRANGERS),
             port_base: 24_791,
         }
     }
@@ -164,6 +174,20 @@ impl Bench {
         }
         self.peer
             .expect(what, |peer, _| peer.streams[at].told.filter(&wanted))
+    }
+
+    /// Everything that was sent so far has been read by the target: it answers a NOP that was sent after it.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub fn settle(&mut self) -> Result<()> {
+        // Not a probe: that would be answered twice, and the second answer come later.
+        let nop = self.peer.nop(SETTLING_PATH, BaseFlags::ACK_REQUESTED);
+        self.peer.send(&nop)?;
+        self.peer.expect("answer to a NOP", |_, got| {
+            let block = got.block(SETTLING_PATH)?;
+            (block.echoed_stamp.0.to_be_bytes() == nop[12..16]).then_some(())
+        })
     }
 
     /// The target's next completion; the peer answers packets meanwhile.

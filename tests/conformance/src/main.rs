@@ -32,15 +32,15 @@ struct Arguments {
     /// Command that starts the endpoint under test, for the shell; it obeys lines on its standard input.
     #[arg(long, value_name = "COMMAND")]
     target: Option<String>,
-    /// Address of this host for the suite's own endpoint.
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.2")]
-    peer: IpAddr,
-    /// Another address of this host, for packets of strangers.
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.3")]
-    stranger: IpAddr,
-    /// First UDP port of the endpoints' range.
-    #[arg(long, value_name = "PORT", default_value_t = 24_791)]
-    port_base: u16,
+    /// Address of this host for the suite's own endpoint [default: one of the loopback interface].
+    #[arg(long, value_name = "ADDRESS")]
+    peer: Option<IpAddr>,
+    /// Another address of this host, for packets of strangers [default: one of the loopback interface].
+    #[arg(long, value_name = "ADDRESS")]
+    stranger: Option<IpAddr>,
+    /// First UDP port of the endpoints' range [default: 24791].
+    #[arg(long, value_name = "PORT")]
+    port_base: Option<u16>,
     /// Verdicts of other tests: lines `NAME ok` or `NAME FAILED`.
     #[arg(long, value_name = "FILE")]
     verdicts: Option<PathBuf>,
@@ -73,10 +73,11 @@ fn run(arguments: &Arguments) -> Result<bool> {
         }
         return Ok(true);
     }
+    let usual = Place::default();
     let place = Place {
-        peer: arguments.peer,
-        stranger: arguments.stranger,
-        port_base: arguments.port_base,
+        peer: arguments.peer.unwrap_or(usual.peer),
+        stranger: arguments.stranger.unwrap_or(usual.stranger),
+        port_base: arguments.port_base.unwrap_or(usual.port_base),
     };
     let mut verdicts = Vec::new();
     if !arguments.no_scripts {

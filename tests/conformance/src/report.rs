@@ -15,7 +15,7 @@ use crate::sentences::{self, DEFINITIONS, Number, Sentence};
 /// A standing check's name: it is made in every script.
 const STANDING: &str = "every script";
 
-/// How other tests went, by the name of their function: passed only if all cases did.
+/// How other tests went, by their names and by those of their functions: passed only if all cases did.
 pub type Others = BTreeMap<String, bool>;
 
 /// One sentence's line of the report.
@@ -88,19 +88,23 @@ impl Report {
         }
         for script in scripts::all() {
             let verdict = verdicts.iter().find(|verdict| verdict.name == script.name);
-            let passed = verdict.map(|verdict| verdict.error.is_none());
+            let passed = verdict
+                .map(|verdict| verdict.error.is_none())
+                .or_else(|| others.get(script.name).copied());
             for cite in script.cites {
                 add(&mut lines, script.name, cite, passed)?;
             }
         }
         for (number, citations) in citations::in_tests(root)? {
-            if let Some(line) = lines.get_mut(&number) {
-                let with_verdict = citations.into_iter().map(|citation| {
-                    let passed = others.get(&citation.test).copied();
-                    (citation, passed)
-                });
-                line.others.extend(with_verdict);
-            }
+            let line = lines.get_mut(&number).with_context(|| {
+                let Citation { file, line, .. } = &citations[0];
+                format!("{file}:{line} cites W-{number}, which WIRE.md does not have")
+            })?;
+            let with_verdict = citations.into_iter().map(|citation| {
+                let passed = others.get(&citation.test).copied();
+                (citation, passed)
+            });
+            line.others.extend(with_verdict);
         }
         Ok(Self {
             lines: lines.into_values().collect(),
@@ -195,8 +199,10 @@ pub fn read_others(text: &str) -> Others {
             Some(_) => parts.next().unwrap_or(last),
             None => last,
         };
-        let passed = others.entry(function.to_owned()).or_insert(true);
-        *passed &= verdict == "ok";
+        for key in [function, name] {
+            let passed = others.entry(key.to_owned()).or_insert(true);
+            *passed &= verdict == "ok";
+        }
     }
     others
 }
@@ -210,6 +216,8 @@ mod tests {
         let others = read_others("a::b::one ok\na::two::case_1 ok\na::two::case_2_x FAILED\n");
         assert_eq!(others.get("one"), Some(&true));
         assert_eq!(others.get("two"), Some(&false));
+        let scripts = read_others("acks::at once on a gap ok\n");
+        assert_eq!(scripts.get("acks::at once on a gap"), Some(&true));
     }
 
     /// Every sentence of WIRE.md is tested by a script of this suite, or by another test that cites it.

@@ -295,11 +295,8 @@ impl Target {
         (!self.completions.is_empty()).then(|| self.completions.remove(0))
     }
 
-    /// The sum of its counters whose name begins with `name`, if it has such: ours tells them to `metaroce stat`.
-    ///
-    /// # Errors
-    /// `metaroce stat` fails.
-    pub fn counter(&self, name: &str) -> Result<Option<u64>> {
+    /// What `metaroce stat` tells of it, if it is ours.
+    fn stat(&self) -> Result<Option<Value>> {
         let Some(launcher) = &self.launcher else {
             return Ok(None);
         };
@@ -308,12 +305,34 @@ impl Target {
             .args(["stat", "--once", "--json", "--pid", &pid])
             .output()
             .context("cannot start `metaroce stat`")?;
-        let report: Value =
+        let mut report: Value =
             serde_json::from_slice(&output.stdout).context("`metaroce stat` tells no JSON")?;
-        let counters = report["engines"][0]["counters"].as_object();
-        let counters = counters.with_context(|| format!("no counters in {report}"))?;
+        Ok(Some(report["engines"][0].take()))
+    }
+
+    /// The sum of its counters whose name begins with `name`, if it has such: ours tells them to `metaroce stat`.
+    ///
+    /// # Errors
+    /// `metaroce stat` fails.
+    pub fn counter(&self, name: &str) -> Result<Option<u64>> {
+        let Some(engine) = self.stat()? else {
+            return Ok(None);
+        };
+        let counters = engine["counters"].as_object();
+        let counters = counters.with_context(|| format!("no counters in {engine}"))?;
         let named = counters.iter().filter(|(other, _)| other.starts_with(name));
         Ok(Some(named.filter_map(|(_, value)| value.as_u64()).sum()))
+    }
+
+    /// Connections of other processes of its host, as far as it tells.
+    ///
+    /// # Errors
+    /// `metaroce stat` fails.
+    pub fn other_connections(&self) -> Result<u64> {
+        let engine = self.stat()?;
+        Ok(engine
+            .and_then(|engine| engine["other_connections"].as_u64())
+            .unwrap_or(0))
     }
 
     /// Lets it end in order. It goes on for a moment: its last packets can be received meanwhile.
@@ -326,9 +345,10 @@ impl Target {
     /// # Errors
     /// It cannot be killed.
     pub fn kill(&mut self) -> Result<()> {
-        self.input = None;
+        // First: at the end of its input it would leave in order.
         self.child.kill().context("cannot kill the target")?;
         self.child.wait().context("cannot wait for the target")?;
+        self.input = None;
         Ok(())
     }
 

@@ -158,6 +158,11 @@ impl Got {
         }
     }
 
+    /// Whether it may have come by itself: an ACK that tells what is allowed, and answers nothing.
+    pub fn is_correction(&self) -> bool {
+        matches!(&self.body, Body::Ack { paths, .. } if paths.is_empty())
+    }
+
     /// The items, if it is CONTROL.
     pub fn items(&self) -> &[Item] {
         match &self.body {

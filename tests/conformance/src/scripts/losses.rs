@@ -8,7 +8,7 @@ use metaroce_proto::wire::{AckNumber, BaseFlags, Psn};
 
 use super::requester::{post_write, sender};
 use crate::bench::Bench;
-use crate::peer::{Got, QUIET};
+use crate::peer::Got;
 use crate::script::Script;
 
 /// Packets of the short messages: one train.
@@ -276,7 +276,7 @@ fn false_acks(bench: &mut Bench) -> Result<()> {
     packet[32 + 20 + 3] |= 1;
     metaroce_proto::wire::seal(&mut packet);
     bench.peer.send(&packet)?;
-    bench.peer.never_for(QUIET, "", |_| false)?;
+    bench.settle()?;
     bench.counted("dropped_out_of_window", before, 3)?;
     bench.counted("dropped_malformed", malformed, 1)?;
     post_write(bench, at, 2, SHORT)?;

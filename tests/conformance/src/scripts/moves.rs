@@ -188,36 +188,51 @@ fn dead_forward(bench: &mut Bench) -> Result<()> {
     Ok(())
 }
 
+/// The source ports that a path was on, in order, and whether the first packet there was a probe.
+fn routes_of(record: &[Got], path: u8) -> Vec<(u16, bool)> {
+    let mut routes: Vec<(u16, bool)> = Vec::new();
+    for got in record.iter().filter(|got| got.base.path.0 == path) {
+        if routes
+            .last()
+            .is_none_or(|(port, _)| *port != got.from.port())
+        {
+            routes.push((got.from.port(), got.is_nop(BaseFlags::PROBE)));
+        }
+    }
+    routes
+}
+
 fn copied(bench: &mut Bench) -> Result<()> {
     let at = sender(bench)?;
     post_write(bench, at, 1, 1_000)?;
     bench.completes(1, 0)?;
-    let first = bench.peer.record[0].clone();
-    let (path, dead) = (first.base.path, first.from.port());
+    let last = bench.peer.record.last().context("nothing was sent")?;
+    let dead = last.from.port();
     bench.peer.record.clear();
     bench.peer.lose = Box::new(move |got| got.from.port() == dead);
-    let mut routes: Vec<(u16, bool)> = Vec::new();
+    // Whichever path is there leaves for the route of another, and from there for one of its own.
+    let mut found = None;
     for id in 2..40 {
         post_write(bench, at, id, 500)?;
         bench.completes(id, 0)?;
-        routes.clear();
-        for got in bench.peer.record.iter().filter(|got| got.base.path == path) {
-            if routes
-                .last()
-                .is_none_or(|(port, _)| *port != got.from.port())
-            {
-                routes.push((got.from.port(), got.is_nop(BaseFlags::PROBE)));
-            }
-        }
-        if routes.len() >= 3 {
+        let record = &bench.peer.record;
+        found = (0..64_u8)
+            .map(|path| (path, routes_of(record, path)))
+            .find(|(_, routes)| routes.len() >= 3 && routes[0].0 == dead);
+        if found.is_some() {
             break;
         }
     }
-    ensure!(routes.len() >= 3, "path {path} was on {routes:?}");
+    let (path, routes) =
+        found.with_context(|| format!("no path left port {dead} for another's, and that one"))?;
     let (copy, own) = (routes[1], routes[2]);
-    let others = bench.peer.record.iter().filter(|got| got.base.path != path);
+    let mut others = bench
+        .peer
+        .record
+        .iter()
+        .filter(|got| got.base.path.0 != path);
     ensure!(
-        others.clone().any(|got| got.from.port() == copy.0),
+        others.any(|got| got.from.port() == copy.0),
         "port {} is no port of another path, whose route works",
         copy.0
     );

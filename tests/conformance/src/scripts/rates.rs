@@ -120,6 +120,7 @@ fn window(bench: &mut Bench) -> Result<()> {
     let at = sender(bench)?;
     post_write(bench, at, 1, 4)?;
     bench.completes(1, 0)?;
+    bench.settle()?;
     bench.peer.answers.data = false;
     post_write(bench, at, 2, 500)?;
     let all = bench.peer.collect_for(QUIET / 2)?;
@@ -179,6 +180,7 @@ fn grant(bench: &mut Bench) -> Result<()> {
     let at = sender(bench)?;
     post_write(bench, at, 1, 8)?;
     bench.completes(1, 0)?;
+    bench.settle()?;
     let started = Instant::now();
     post_write(bench, at, 2, PACKETS)?;
     bench.completes(2, 0)?;
@@ -215,6 +217,7 @@ fn newest(bench: &mut Bench) -> Result<()> {
     let packet = bench.peer.ack_packet(older, &[], &[]);
     bench.peer.send(&packet)?;
     bench.peer.allowance.grant_kib_per_s = 1_024;
+    bench.settle()?;
     let started = Instant::now();
     post_write(bench, at, 2, 400)?;
     bench.completes(2, 0)?;
@@ -249,11 +252,10 @@ fn join_and_leave(bench: &mut Bench) -> Result<()> {
         others.push((peer, at));
     }
     let many = asked(bench)?;
-    // 256 KiB for all of them, in packets of 4 KiB.
+    // 256 KiB for all of them, and for connections of other processes of the host, in packets of 4 KiB.
     ensure!(
-        many.0 <= 8 && many.0 < alone.0,
-        "alone W0 was {}, with {OTHERS} others it is {}",
-        alone.0,
+        many.0 <= 64 / (OTHERS + 1),
+        "W0 is {} with {OTHERS} others",
         many.0
     );
     for (peer, at) in &mut others {
@@ -273,15 +275,21 @@ fn join_and_leave(bench: &mut Bench) -> Result<()> {
             got.close().map(|_| ())
         })?;
     }
-    bench.peer.never_for(QUIET, "", |_| false)?;
-    let again = asked(bench)?;
-    ensure!(
-        again.0 == alone.0,
-        "alone again W0 is {}, it was {}",
-        again.0,
-        alone.0
-    );
-    Ok(())
+    let until = Instant::now() + SOON;
+    loop {
+        let again = asked(bench)?;
+        // What other processes of this host need does not show from outside.
+        if again.0 > many.0 || bench.target.other_connections()? > 0 {
+            return Ok(());
+        }
+        ensure!(
+            Instant::now() < until,
+            "alone again W0 is {}, with {OTHERS} others it was {}",
+            again.0,
+            many.0
+        );
+        bench.peer.never_for(QUIET, "", |_| false)?;
+    }
 }
 
 fn backlog(bench: &mut Bench) -> Result<()> {

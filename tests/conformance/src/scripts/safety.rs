@@ -67,7 +67,7 @@ fn prepared(bench: &mut Bench) -> Result<(usize, Region, DataHeader)> {
 }
 
 fn untouched(bench: &mut Bench, region: &Region, what: &str) -> Result<()> {
-    bench.peer.never_for(QUIET / 4, "", |_| false)?;
+    bench.settle()?;
     ensure!(
         bench.target.other_than(region, 0)? == 0,
         "{what}: bytes were placed"
@@ -112,7 +112,9 @@ fn forged(bench: &mut Bench) -> Result<()> {
     let packet = bench.peer.data(13, BaseFlags::PROBE, &header, b"evil");
     bench.peer.id = id;
     bench.peer.send(&packet)?;
-    bench.peer.never("an unknown id is answered", |_| true)?;
+    bench
+        .peer
+        .never("an unknown id is answered", |got| !got.is_correction())?;
     bench.counted("dropped_unknown_connection", before, 1)?;
     let before = bench.target.counter("dropped_out_of_window")?;
     for (path, psn) in [(14, 256), (14, 100_000), (255, 0)] {
@@ -120,7 +122,7 @@ fn forged(bench: &mut Bench) -> Result<()> {
         let packet = bench.peer.data_as(path, Psn(psn), flags, &header, b"evil");
         bench.peer.send(&packet)?;
     }
-    bench.peer.never_for(QUIET / 2, "", |_| false)?;
+    bench.settle()?;
     let paths = bench
         .peer
         .hello_of_target
@@ -353,7 +355,9 @@ fn strangers(bench: &mut Bench) -> Result<()> {
             .control_to(ConnectionId(0), |builder| builder.push_hello(&hello))?;
         bench.peer.send(&packet)?;
     }
-    bench.peer.never("a stranger is answered", |_| true)?;
+    bench
+        .peer
+        .never("a stranger is answered", |got| !got.is_correction())?;
     bench.works(at, 0)
 }
 
@@ -403,7 +407,9 @@ fn control(bench: &mut Bench) -> Result<()> {
     for packet in [second, no_paths, long, short] {
         bench.peer.send(&packet)?;
     }
-    bench.peer.never("it is answered", |_| true)?;
+    bench
+        .peer
+        .never("it is answered", |got| !got.is_correction())?;
     bench.counted("dropped_malformed", before, 4)?;
     let qp = bench.stream(at).qp;
     ensure!(
