@@ -436,6 +436,7 @@ fn same_index(bench: &mut Bench) -> Result<()> {
 
 fn room_to_grow(bench: &mut Bench) -> Result<()> {
     let at = bench.connect(&ConnectOptions::default())?;
+    bench.peer.collect_for(QUIET)?;
     let malformed = bench.target.counter("dropped_malformed")?;
     // An item of a kind that is not known in front, and a body that is longer than known.
     let asking = metaroce_proto::wire::Open {
