@@ -11,8 +11,8 @@ use anyhow::{Context, Result};
 use clap::Args;
 use metaroce_e2e::artefacts;
 
-use crate::{build, output};
 use crate::test::Verdicts;
+use crate::{build, output};
 
 /// The package.
 const PACKAGE: &str = "metaroce-conformance";
