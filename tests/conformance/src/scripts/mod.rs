@@ -8,6 +8,7 @@ mod rates;
 mod requester;
 mod requests;
 mod responder;
+mod responses;
 mod safety;
 mod setup;
 mod vectors;
@@ -24,6 +25,7 @@ pub fn all() -> Vec<Script> {
         losses::SCRIPTS,
         moves::SCRIPTS,
         responder::SCRIPTS,
+        responses::SCRIPTS,
         requests::SCRIPTS,
         visibility::SCRIPTS,
         rates::SCRIPTS,

@@ -377,7 +377,7 @@ fn lost_nak(bench: &mut Bench) -> Result<()> {
 }
 
 fn fatal_codes(bench: &mut Bench) -> Result<()> {
-    let at = sender(bench)?;
+    sender(bench)?;
     bench.peer.answers.execute = false;
     let codes = [
         (NakCode::RemoteAccess, REM_ACCESS_ERR),
@@ -385,7 +385,6 @@ fn fatal_codes(bench: &mut Bench) -> Result<()> {
         (NakCode::RemoteOperational, REM_OP_ERR),
         (NakCode::Length, REM_INV_REQ_ERR),
     ];
-    let _ = at;
     for (number, (code, status)) in (0..).zip(codes) {
         let at = bench.connect(&ConnectOptions::default())?;
         let id = 10 * number;
