@@ -75,4 +75,8 @@ pub trait Host {
 
     /// Posted receives that nothing has taken yet.
     fn receives_available(&mut self, queue: RqId) -> u32;
+
+    /// The next receive that is posted there must be told (`Endpoint::receives_posted`), also while others wait. For hosts
+    /// that do not tell all of them.
+    fn want_receive_notice(&mut self, _queue: RqId) {}
 }

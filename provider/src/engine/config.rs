@@ -255,6 +255,7 @@ mod tests {
         assert_eq!(read(&[(PATHS_VARIABLE, "")]).unwrap(), Settings::default());
     }
 
+    // WIRE 7.9
     #[test]
     fn all_values_are_taken() {
         let settings = read(&[

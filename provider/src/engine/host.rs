@@ -187,4 +187,10 @@ impl Host for EngineHost<'_> {
     fn receives_available(&mut self, queue: RqId) -> u32 {
         self.queue(queue).map_or(0, |queue| queue.available())
     }
+
+    fn want_receive_notice(&mut self, queue: RqId) {
+        if let Some(queue) = self.queue(queue) {
+            queue.want();
+        }
+    }
 }

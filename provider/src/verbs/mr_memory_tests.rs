@@ -25,6 +25,7 @@ fn table_with(buffer: &mut [u8], iova: u64, access: Access) -> (MrTable, u32) {
     (table, key)
 }
 
+// WIRE 9.1
 #[test]
 fn keys_are_not_zero_and_differ() {
     let mut buffer = [0; 8];
@@ -293,6 +294,7 @@ fn who_sees_the_last_word_sees_all(#[case] length: usize) {
     });
 }
 
+// WIRE 7.1
 /// While one thread places ascending counters, another never sees a later word that is newer than an earlier one.
 #[test]
 fn words_become_visible_in_ascending_order() {

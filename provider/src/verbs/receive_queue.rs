@@ -43,7 +43,7 @@ pub struct ReceiveQueue {
     inner: Mutex<Inner>,
     /// Entries in `waiting`, to be read without the lock.
     available: AtomicU32,
-    /// Somebody looked here in vain: the next post must be told to the engine.
+    /// Somebody looked here in vain, or a peer waits for more: the next post must be told to the engine.
     wanted: AtomicBool,
 }
 
@@ -100,6 +100,13 @@ impl ReceiveQueue {
             }
             count => count,
         }
+    }
+
+    /// The next post is to be told, whatever waits already.
+    pub fn want(&self) {
+        // Under the lock: a post that comes next sees it.
+        let _inner = self.inner.lock();
+        self.wanted.store(true, Ordering::Relaxed);
     }
 
     /// Locks the queue for posting. `polled` tells how far the program has polled the completion queue that this queue's
@@ -188,6 +195,24 @@ impl ReceivePoster<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// WIRE 6.19
+    #[test]
+    fn a_post_is_told_when_the_queue_was_empty_or_somebody_wants_it() {
+        let queue = ReceiveQueue::new(8, 1);
+        let post = || {
+            let mut poster = queue.poster(|| CqeNumber(0));
+            let request = ReceiveRequest {
+                wr_id: 1,
+                sges: SgeList::new(),
+            };
+            poster.post(request).unwrap();
+            poster.finish()
+        };
+        assert_eq!([post(), post()], [true, false]);
+        queue.want();
+        assert_eq!([post(), post()], [true, false]);
+    }
 
     #[test]
     fn how_far_the_program_polled_is_asked_under_the_lock() {

@@ -181,6 +181,7 @@ fn unreadable_memory_is_bad_memory(#[values(true, false)] segmentation: bool) {
     assert!(sockets.segmentation_offload(FIRST) == segmentation);
 }
 
+// WIRE 1.19
 #[test]
 fn a_packet_beyond_udp_is_too_large() {
     let sockets = open(V4);
@@ -349,6 +350,7 @@ fn the_poller_wakes_for_packets_and_for_the_waker() {
     thread.join().unwrap();
 }
 
+// WIRE 1.16
 #[test]
 fn source_sockets_take_no_data() {
     let sockets = open(V4);

@@ -25,6 +25,15 @@ pub fn compile_with(name: &str, libraries: &[&str]) -> Result<PathBuf> {
     compile_as(name, name, libraries)
 }
 
+/// Like [`compile`], of a source that lies elsewhere and may include the headers here.
+///
+/// # Errors
+/// As [`compile`].
+pub fn compile_source(source: &Path) -> Result<PathBuf> {
+    let name = source.file_stem().unwrap_or_default().to_string_lossy();
+    compile_path(&name, source, &["-libverbs", "-lpthread"])
+}
+
 /// The shared library `c/SOURCE.c` with the version script `c/NAME.map`, under the name NAME.
 ///
 /// # Errors
@@ -42,13 +51,16 @@ fn sources() -> PathBuf {
 }
 
 fn compile_as(name: &str, source: &str, options: &[&str]) -> Result<PathBuf> {
+    compile_path(name, &sources().join(format!("{source}.c")), options)
+}
+
+fn compile_path(name: &str, source: &Path, options: &[&str]) -> Result<PathBuf> {
     let sources = sources();
-    let source = sources.join(format!("{source}.c"));
     let folder = artefacts::target_folder()?.join("e2e-c");
     fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let program = folder.join(name);
     let mut inputs = headers(&sources)?;
-    inputs.push(source.clone());
+    inputs.push(source.to_owned());
     if inputs.iter().all(|input| is_newer(&program, input)) {
         return Ok(program);
     }

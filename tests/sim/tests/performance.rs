@@ -140,6 +140,7 @@ fn a_flow_beside_an_incast_loses_nothing() {
     assert!(figures.value("link_share") > 0.95, "{figures}");
 }
 
+// WIRE 8.17
 #[test]
 fn what_one_sender_cannot_use_the_others_do() {
     let figures = measure("demand", options_of("demand"));
@@ -164,6 +165,7 @@ fn slow_software_is_kept_busy(#[case] senders: usize, #[case] estimate_error: f6
     assert!(figures.value("drop_fraction") < 0.1, "{figures}");
 }
 
+// WIRE 4.18
 /// Of four planes three are left; nobody is told of an error. What is lost is found by two probes without an answer.
 #[rstest]
 fn what_a_dead_plane_carried_moves(
@@ -187,6 +189,7 @@ fn what_a_dead_plane_carried_moves(
     }
 }
 
+// WIRE 8.9
 /// Paths that once met a queue of their own making are used again when it has drained.
 #[rstest]
 fn one_connection_fills_all_planes(#[values(2, 8)] planes: u8, #[values(5, 20)] rtt_us: u64) {
@@ -202,6 +205,7 @@ fn one_connection_fills_all_planes(#[values(2, 8)] planes: u8, #[values(5, 20)] 
     assert!((0.97..=1.001).contains(&reached), "{figures}");
 }
 
+// WIRE 4.21
 #[test]
 fn a_plane_that_returns_is_used_again() {
     let options = Options {
@@ -214,6 +218,7 @@ fn a_plane_that_returns_is_used_again() {
     assert!((1.0..25_000.0).contains(&used_us), "{figures}");
 }
 
+// WIRE 8.10
 #[test]
 fn a_slow_plane_does_not_hold_up_the_others() {
     let figures = measure("slow-plane", options_of("slow-plane"));

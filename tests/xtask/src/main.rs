@@ -5,6 +5,7 @@
 //! fabric and the running of programs are in the library `metaroce-e2e`.
 
 mod build;
+mod conformance;
 mod demo;
 mod dissect;
 mod fabric;
@@ -47,6 +48,9 @@ enum Command {
     Dissect(dissect::Arguments),
     /// Look for inputs that break the codec, the paths, the connections or the C entry points (needs a C++ compiler).
     Fuzz(fuzz::Arguments),
+    /// Run the packet scripts of WIRE.md against our endpoint, or another's; tell what tests each sentence (--help tells more).
+    #[command(disable_help_flag = true)]
+    Conformance(conformance::Arguments),
     /// Run the transport in simulated networks, by seeds; `sim --help` of the simulator tells all arguments.
     Sim(sim::Arguments),
     /// Draw what the transport does in simulated fabrics, and RoCEv2 beside it, on one HTML page (--help tells more).
@@ -84,6 +88,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Fabric(command) => fabric::run(command),
         Command::Dissect(arguments) => dissect::run(&arguments),
         Command::Fuzz(arguments) => fuzz::run(&arguments),
+        Command::Conformance(arguments) => conformance::run(&arguments),
         Command::Sim(arguments) => sim::run(&arguments),
         Command::Report(arguments) => report::run(&arguments),
         Command::Sanitize(arguments) => sanitize::run(&arguments),

@@ -12,7 +12,7 @@ use anyhow::Result;
 use clap::Args;
 use metaroce_e2e::{artefacts, interrupt, packages};
 
-use crate::{build, output};
+use crate::{build, conformance, output};
 
 /// Arguments of `test` and `ci`.
 #[derive(Debug, Args)]
@@ -86,6 +86,21 @@ fn run_tests(arguments: &Arguments, report: &mut Report) -> Result<()> {
         test.extend(&filter);
         let quick = if arguments.quick { "1" } else { "0" };
         part.tests(&test, &[("METAROCE_E2E_QUICK", quick)])
+    })?;
+    // A part of the tests says nothing about the sentences.
+    if arguments.filter.is_some() {
+        return Ok(());
+    }
+    let mut verdicts = Verdicts::default();
+    for part in &report.parts {
+        verdicts.passed.extend(part.names.iter().cloned());
+        verdicts.failed.extend(part.failed.iter().cloned());
+    }
+    let (verdicts, file) = (conformance::write(&verdicts)?, conformance::report_file()?);
+    report.part("sentences of WIRE.md", |part| {
+        let report = ["run", "-p", "metaroce-conformance", "--", "--no-scripts"];
+        let files = ["--verdicts", &verdicts, "--report", &file];
+        part.check("report", &[&report[..], &files[..]].concat(), &[])
     })
 }
 
@@ -95,6 +110,69 @@ fn install_packages() {
         output::line(format_args!(
             "packages are missing, tests that need them will be skipped: {error:#}"
         ));
+    }
+}
+
+/// How a test went.
+#[derive(Debug, PartialEq, Eq)]
+enum Verdict {
+    Passed,
+    Failed,
+    /// With the reason.
+    Skipped(String),
+}
+
+/// The test of a harness's output whose verdict has not been seen yet.
+#[derive(Debug, Default)]
+struct Running(Option<String>);
+
+impl Running {
+    /// Takes one line: `test NAME ... ok`, `FAILED`, `ignored[, reason]`. What a test prints itself may stand between the
+    /// name and the verdict. Returns the test that has ended.
+    fn line(&mut self, line: &str) -> Option<(String, Verdict)> {
+        let verdict = match line
+            .strip_prefix("test ")
+            .and_then(|rest| rest.split_once(" ... "))
+        {
+            Some((name, verdict)) => {
+                self.0 = Some(name.trim().to_owned());
+                verdict
+            }
+            None => line,
+        };
+        let verdict = match verdict.trim() {
+            "ok" => Verdict::Passed,
+            "FAILED" => Verdict::Failed,
+            verdict if verdict.starts_with("ok <") => Verdict::Passed,
+            verdict => Verdict::Skipped(ignored(verdict)?),
+        };
+        Some((self.0.take()?, verdict))
+    }
+}
+
+/// How tests went, by their names.
+#[derive(Debug, Default)]
+pub struct Verdicts {
+    passed: Vec<String>,
+    failed: Vec<String>,
+    running: Running,
+}
+
+impl Verdicts {
+    /// Takes one line of a test harness's output.
+    pub fn count(&mut self, line: &str) {
+        match self.running.line(line) {
+            Some((name, Verdict::Passed)) => self.passed.push(name),
+            Some((name, Verdict::Failed)) => self.failed.push(name),
+            Some((_, Verdict::Skipped(_))) | None => {}
+        }
+    }
+
+    /// A line each: name and verdict.
+    pub fn text(&self) -> String {
+        let passed = self.passed.iter().map(|name| format!("{name} ok\n"));
+        let failed = self.failed.iter().map(|name| format!("{name} FAILED\n"));
+        passed.chain(failed).collect()
     }
 }
 
@@ -170,8 +248,9 @@ struct Part {
     failed: Vec<String>,
     /// Name and reason.
     skipped: Vec<(String, String)>,
-    /// The test whose verdict has not been seen yet.
-    running: Option<String>,
+    running: Running,
+    /// Of the tests that passed.
+    names: Vec<String>,
     seconds: f64,
 }
 
@@ -210,7 +289,7 @@ impl Part {
             output::line(format_args!("{line}"));
             self.count(line);
         })?;
-        if let Some(name) = self.running.take() {
+        if let Some(name) = self.running.0.take() {
             self.failed
                 .push(format!("{name} (took the whole run down)"));
         }
@@ -222,31 +301,16 @@ impl Part {
         Ok(())
     }
 
-    /// Takes one line of a test harness's output: `test NAME ... ok`, `FAILED`, `ignored[, reason]`. What
-    /// a test prints itself may stand between the name and the verdict.
+    /// Takes one line of a test harness's output.
     fn count(&mut self, line: &str) {
-        let verdict = match line
-            .strip_prefix("test ")
-            .and_then(|rest| rest.split_once(" ... "))
-        {
-            Some((name, verdict)) => {
-                self.running = Some(name.trim().to_owned());
-                verdict
+        match self.running.line(line) {
+            Some((name, Verdict::Passed)) => {
+                self.passed += 1;
+                self.names.push(name);
             }
-            None => line,
-        };
-        let Some(name) = self.running.take() else {
-            return;
-        };
-        let verdict = verdict.trim();
-        if verdict == "ok" || verdict.starts_with("ok <") {
-            self.passed += 1;
-        } else if verdict == "FAILED" {
-            self.failed.push(name);
-        } else if let Some(reason) = ignored(verdict) {
-            self.skipped.push((name, reason));
-        } else {
-            self.running = Some(name);
+            Some((name, Verdict::Failed)) => self.failed.push(name),
+            Some((name, Verdict::Skipped(reason))) => self.skipped.push((name, reason)),
+            None => {}
         }
     }
 }
@@ -295,6 +359,7 @@ mod tests {
             (part.passed, part.failed.as_slice()),
             (2, &["fabric::loss at MTU 9000".to_owned()][..])
         );
+        assert_eq!(part.names, ["wire::tests::round_trip", "contract::bytes"]);
         let reasons: Vec<&str> = part
             .skipped
             .iter()

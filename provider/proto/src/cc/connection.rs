@@ -79,6 +79,11 @@ impl ConnectionWindow {
         }
     }
 
+    /// What a packet carries as the two ends agreed: W0 counts such packets, whatever this end could send.
+    pub fn set_payload(&mut self, payload_bytes: u16) {
+        self.payload_bytes = u64::from(payload_bytes);
+    }
+
     /// Window and cold-start packets that the peer's HELLO named.
     pub fn on_hello(&mut self, window_bytes: u32, w0_packets: u16) {
         if self.newest.is_none() {
@@ -285,6 +290,16 @@ mod tests {
         assert_eq!(window.room_bytes(0), 1 << 20);
     }
 
+    /// WIRE 8.12, 1.18: a peer that takes small packets counts such ones.
+    #[test]
+    fn w0_counts_packets_of_the_agreed_size() {
+        let mut window = window(Driving::Sockets);
+        window.on_hello(1 << 20, 3);
+        window.set_payload(1024);
+        assert_eq!(window.room_bytes(0), 3 * (1024 + 64));
+    }
+
+    // WIRE 5.2, 8.8
     #[test]
     fn only_the_newest_allowance_counts() {
         let mut window = window(Driving::Busy);
@@ -300,6 +315,7 @@ mod tests {
         assert_eq!(window.cap_bytes(), 200);
     }
 
+    // WIRE 8.6
     #[rstest]
     #[case(Driving::Busy, 3 * 1_024_000 / 50 + 61_440)]
     #[case(Driving::Sockets, 512 * 1024)]
@@ -311,6 +327,7 @@ mod tests {
         assert_eq!(window.cap_bytes(), expected);
     }
 
+    // WIRE 8.7
     #[test]
     fn each_lane_may_hold_a_train() {
         let mut window = window(Driving::Busy);
@@ -340,6 +357,7 @@ mod tests {
         assert_eq!(window.paced_until(us(20)), None);
     }
 
+    // WIRE 8.12
     #[test]
     fn what_a_cold_connection_sent_is_paid_when_the_grant_is_known() {
         let us = |us: u64| Time::from_ns(us * 1_000);
@@ -349,6 +367,7 @@ mod tests {
         assert_eq!(sent.paced_until(us(20)), Some(us(60)));
     }
 
+    // WIRE 8.12
     #[test]
     fn an_ack_that_answers_nothing_does_not_make_it_warm() {
         let mut window = window(Driving::Busy);
@@ -357,6 +376,7 @@ mod tests {
         assert_eq!(window.cap_bytes(), 4 * 4160);
     }
 
+    // WIRE 8.7
     #[test]
     fn with_sockets_what_was_missed_may_be_caught_up_with() {
         let mut window = window(Driving::Sockets);
@@ -368,6 +388,7 @@ mod tests {
         assert_eq!(window.paced_until(us(1_000)), Some(us(1_010)));
     }
 
+    // WIRE 8.7
     #[rstest]
     #[case(GRANT_UNLIMITED, u32::MAX)]
     #[case(1_000_000, 20)]
@@ -378,6 +399,7 @@ mod tests {
         assert_eq!(window.train_packets(), packets);
     }
 
+    // WIRE 8.12
     #[test]
     fn a_long_pause_makes_it_cold_again() {
         let mut window = window(Driving::Sockets);

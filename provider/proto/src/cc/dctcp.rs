@@ -111,6 +111,7 @@ mod tests {
         }
     }
 
+    // WIRE 8.1, 8.2
     #[test]
     fn slow_start_doubles_until_a_mark_and_then_halves_once() {
         let (mut dctcp, mut window) = (Dctcp::default(), size(16.0, 1));
@@ -128,6 +129,7 @@ mod tests {
         assert_eq!(window.packets(), 16.0, "twice within a round trip");
     }
 
+    // WIRE 8.2
     #[test]
     fn slow_start_ends_when_the_round_trip_grows() {
         let (mut dctcp, mut window) = (Dctcp::default(), size(16.0, 1));
@@ -140,6 +142,7 @@ mod tests {
         assert!(noisy.in_slow_start());
     }
 
+    // WIRE 8.5
     #[test]
     fn isolated_loss_does_not_cut_but_bursts_with_marks_do() {
         let (mut dctcp, mut window) = (settled(), size(100.0, 1));
@@ -155,6 +158,7 @@ mod tests {
         assert_eq!(window.packets(), 50.0);
     }
 
+    // WIRE 8.1
     #[test]
     fn a_steady_fraction_of_marks_is_learned_and_cut_by_half_of_it() {
         let mut dctcp = settled();

@@ -194,6 +194,7 @@ mod tests {
         Drain::new(Driving::Busy, Time::ZERO)
     }
 
+    // WIRE 8.15
     #[test]
     fn nothing_is_known_until_a_queue_stays() {
         let mut drain = drain();
@@ -204,6 +205,7 @@ mod tests {
         assert!(drain.bytes_per_s().unwrap().abs_diff(3_000 * MB) < 100 * MB);
     }
 
+    // WIRE 8.20
     #[test]
     fn grants_bend_with_the_queue_at_once_and_never_to_nothing() {
         let mut drain = drain();
@@ -216,6 +218,7 @@ mod tests {
         assert_eq!(drain.bytes_per_s(), Some(1_000 * MB));
     }
 
+    // WIRE 8.15
     #[test]
     fn an_estimate_that_is_too_high_is_measured_and_one_that_is_too_low_rises() {
         let mut drain = drain();
@@ -257,6 +260,7 @@ mod tests {
         drain.on_received(1, false);
     }
 
+    // WIRE 8.15
     #[test]
     fn with_sockets_an_estimate_is_forgotten_when_there_is_no_queue() {
         let mut drain = Drain::new(Driving::Sockets, Time::ZERO);
@@ -276,6 +280,7 @@ mod tests {
         assert_eq!(drain.bytes_per_s(), None);
     }
 
+    // WIRE 8.15, 8.20
     #[test]
     fn drops_halve_it_and_the_port_bounds_it() {
         let mut drain = drain();

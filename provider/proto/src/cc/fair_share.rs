@@ -334,6 +334,7 @@ mod tests {
         share
     }
 
+    // WIRE 8.13
     #[rstest]
     #[case(1, 16)]
     #[case(4, 16)]
@@ -364,6 +365,7 @@ mod tests {
         assert_eq!(window(4_000), 8192);
     }
 
+    // WIRE 8.14
     #[rstest]
     #[case::two(&[Demand::Unlimited, Demand::Unlimited], 490_000)]
     #[case::one_wants_little(
@@ -383,6 +385,7 @@ mod tests {
         assert_eq!(u64::from(share.grant(Demand::Unlimited)), level / 1024);
     }
 
+    // WIRE 8.18
     #[test]
     fn a_lone_sender_is_not_limited() {
         let mut share = share(Some(1_024_000_000), &[Demand::Unlimited]);
@@ -390,6 +393,7 @@ mod tests {
         assert_eq!(share.grant(Demand::Unlimited), GRANT_UNLIMITED);
     }
 
+    // WIRE 8.17
     #[test]
     fn who_wants_little_may_take_half_as_much_again() {
         let demands = [Demand::Unlimited, Demand::Limited(102_400_000)];
@@ -397,6 +401,7 @@ mod tests {
         assert_eq!(share.grant(demands[1]), 150_000);
     }
 
+    // WIRE 8.21
     #[test]
     fn a_grant_is_never_nothing_and_never_the_mark_of_no_limit() {
         let mut share = share(Some(1_024_000_000), &vec![Demand::Unlimited; 10_000]);
@@ -444,6 +449,7 @@ mod tests {
         sender
     }
 
+    // WIRE 8.14
     #[test]
     fn a_newcomer_gets_what_is_left_until_the_others_know() {
         let mut share = share(Some(1_024_000_000), &[]);
@@ -472,6 +478,7 @@ mod tests {
         assert_eq!(share.promised, 0);
     }
 
+    // WIRE 8.14
     /// Whatever senders come, go, want and are told, and however the drain changes: nobody is promised what others were,
     /// beside the least that everybody gets.
     #[test]

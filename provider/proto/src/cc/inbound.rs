@@ -224,6 +224,7 @@ mod tests {
         Time::from_ns(us * 1_000)
     }
 
+    // WIRE 8.16
     #[test]
     fn a_sender_is_active_until_it_says_so_or_is_silent() {
         let mut inbound = Inbound::new();
@@ -239,6 +240,7 @@ mod tests {
         assert_eq!(inbound.active_until(), None);
     }
 
+    // WIRE 8.16
     #[test]
     fn a_small_grant_means_patience() {
         let mut inbound = Inbound::new();
@@ -259,6 +261,7 @@ mod tests {
         inbound.demand()
     }
 
+    // WIRE 8.17
     #[test]
     fn who_sends_much_less_than_it_may_wants_a_little_more_than_that() {
         // 4 KiB every 10 µs are 410 MB/s.
@@ -284,6 +287,7 @@ mod tests {
         assert_eq!(inbound.demand(), Demand::Unlimited);
     }
 
+    // WIRE 8.19
     #[test]
     fn a_grant_that_is_off_by_more_than_an_eighth_must_be_told() {
         let mut inbound = Inbound::new();

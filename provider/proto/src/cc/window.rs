@@ -305,6 +305,7 @@ pub(super) mod tests {
         }
     }
 
+    // WIRE 8.4
     #[test]
     fn a_window_is_between_its_bounds() {
         let mut one = size(16.0, 1);
@@ -317,6 +318,7 @@ pub(super) mod tests {
         assert_eq!(many.packets(), f64::from(SPAN_PACKETS));
     }
 
+    // WIRE 8.3
     #[rstest]
     #[case(1)]
     #[case(8)]
@@ -328,6 +330,7 @@ pub(super) mod tests {
         assert!((grown - 8.0 / f64::from(paths)).abs() < 1e-9, "{grown}");
     }
 
+    // WIRE 8.3
     #[test]
     fn a_window_less_than_half_used_does_not_grow() {
         let mut size = size(100.0, 1);
@@ -338,6 +341,7 @@ pub(super) mod tests {
         assert_eq!(size.packets(), 100.0);
     }
 
+    // WIRE 8.4
     #[test]
     fn a_window_of_less_than_a_packet_means_patience() {
         let mut window = PathWindow::new(<&Algorithm>::default());

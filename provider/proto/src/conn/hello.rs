@@ -172,6 +172,7 @@ impl Connection {
         self.peer.message_span = hello.message_span;
         self.peer.packet_span = hello.packet_span;
         self.payload_bytes = config.payload_bytes.min(hello.payload_bytes);
+        self.window.set_payload(self.payload_bytes);
         self.window.on_hello(hello.window_bytes, hello.w0_packets);
         self.routes.learn(config, &hello.addresses);
         self.window.set_lanes(self.routes.lanes().len());

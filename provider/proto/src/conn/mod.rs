@@ -446,6 +446,7 @@ impl Connection {
             self.log(now, shared, What::PayloadShrunk { payload_bytes });
         }
         self.payload_bytes = payload_bytes;
+        self.window.set_payload(payload_bytes);
     }
 
     pub(crate) fn is_dead(&self) -> bool {

@@ -162,6 +162,7 @@ mod tests {
         troubles.iter().enumerate().map(judged).collect()
     }
 
+    // WIRE 4.24
     #[rstest]
     #[case::all_well(&[(0.0, 10), (0.0, 11), (0.0, 12)], None)]
     #[case::random_loss_strikes_all(&[(0.1, 10), (0.12, 10), (0.09, 10), (0.15, 10)], None)]

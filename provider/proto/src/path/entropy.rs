@@ -241,6 +241,7 @@ mod tests {
         assert!(on_plane.iter().all(|count| *count > 60), "{on_plane:?}");
     }
 
+    // WIRE 4.18
     #[test]
     fn a_move_goes_to_the_plane_that_works() {
         let chooser = chooser(2, 8);
@@ -256,6 +257,7 @@ mod tests {
         assert!(same_plane.copied);
     }
 
+    // WIRE 4.18
     #[test]
     fn without_any_acknowledgement_a_move_goes_anywhere_else() {
         let chooser = chooser(2, 2);
@@ -277,6 +279,7 @@ mod tests {
         assert_eq!(chooser.fresh_port(present, &[], &mut random()), present);
     }
 
+    // WIRE 4.19
     #[test]
     fn a_fresh_port_is_one_that_nobody_has_while_there_is_one() {
         let chooser = chooser(1, 4);

@@ -268,6 +268,7 @@ mod tests {
         }
     }
 
+    // WIRE 4.3, 5.5
     #[rstest]
     #[case(0, Verdict::New, 1, None, false)]
     #[case(1, Verdict::New, 0, Some(1), true)]
@@ -326,6 +327,7 @@ mod tests {
         assert_eq!(at_once, [false, true, false, true, false, false, false]);
     }
 
+    // WIRE 5.3, 5.4
     #[rstest]
     #[case(BaseFlags::NONE, false, false)]
     #[case(BaseFlags::ACK_REQUESTED, true, false)]
@@ -347,6 +349,7 @@ mod tests {
         assert_eq!((arrival.ack_at_once, arrival.ack_twice), (at_once, twice));
     }
 
+    // WIRE 5.3, 5.6
     #[test]
     fn a_change_of_the_mark_is_told_at_once() {
         let mut receiver = Receiver::new();
@@ -399,6 +402,7 @@ mod tests {
         }
     }
 
+    // WIRE 5.7
     #[test]
     fn the_delay_is_told_once() {
         let mut receiver = Receiver::new();

@@ -418,6 +418,7 @@ impl Responder {
             self.urgent = true;
         } else {
             self.starved = true;
+            host.want_receive_notice(self.config.receive_queue);
         }
     }
 
@@ -463,9 +464,12 @@ impl Responder {
         let block = self.block(host);
         self.repeats = self.repeats.saturating_sub(1);
         self.urgent = false;
+        // A peer that waits goes on waiting until a block gives it more: what it is told now may be no news to it, while
+        // the messages that use its credit up are still under way (WIRE 6.19).
+        let still_waits = self.starved && !self.told_credit.is_before(block.credit);
         self.told_credit = block.credit;
-        self.starved =
-            block.credit == self.receives.next_unbound() && !self.config.shared_receive_queue;
+        self.starved = !self.config.shared_receive_queue
+            && (still_waits || block.credit == self.receives.next_unbound());
         block
     }
 

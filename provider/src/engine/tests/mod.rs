@@ -409,6 +409,7 @@ fn a_receive_can_be_posted_again_as_soon_as_its_completion_is_polled() {
     });
 }
 
+// WIRE 9.6
 #[test]
 fn memory_that_is_gone_fails_its_own_work_request() {
     let (a, b) = pair(4096);

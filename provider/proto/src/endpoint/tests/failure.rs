@@ -57,6 +57,7 @@ fn a_silent_peer_fails_the_work_within_the_bound(#[values(false, true)] icmp: bo
     assert!(network.nodes[0].failures.len() == 1);
 }
 
+// WIRE 4.16
 /// The path that asks for unexecuted messages has nothing of its own outstanding: those of the others are.
 #[test]
 fn a_silent_peer_is_looked_for_less_and_less() {
@@ -139,6 +140,7 @@ fn a_peer_that_was_never_there_fails_the_work_within_the_bound() {
     assert_eq!(network.nodes[0].silent, [(qp, false)]);
 }
 
+// WIRE 3.22
 #[test]
 fn timeout_0_waits_for_ever() {
     let mut network = Network::pair(103, CALM, 1);
@@ -243,6 +245,7 @@ fn what_was_executed_before_the_peer_left_succeeds() {
     }
 }
 
+// WIRE 3.19
 #[rstest]
 fn an_orderly_exit_is_told(#[values(106, 107, 108)] seed: u64) {
     let mut network = Network::pair(seed, CALM, 1);
@@ -273,6 +276,7 @@ fn restart(network: &mut Network) {
     network.nodes.swap(1, at);
 }
 
+// WIRE 3.16
 #[test]
 fn a_restarted_process_answers_with_reset() {
     let mut network = Network::pair(109, CALM, 1);
@@ -388,6 +392,7 @@ fn access_errors_are_told_by_their_code() {
     assert_eq!(network.nodes[0].failures, [(a, QpFailure::Fatal)]);
 }
 
+// WIRE 9.6
 #[test]
 fn memory_that_cannot_be_read_fails_its_work_request_only() {
     let mut network = Network::pair(114, CALM, 1);
@@ -444,6 +449,7 @@ fn the_error_state_flushes_and_tells() {
     );
 }
 
+// WIRE 1.19, 6.27
 #[test]
 fn smaller_packets_follow_when_a_route_carries_less() {
     let mut network = Network::pair(116, CALM, 1);

@@ -67,6 +67,7 @@ fn untouched(network: &Network) -> bool {
         .all(|byte| *byte == 0)
 }
 
+// WIRE 4.3
 #[test]
 fn a_replayed_write_does_not_overwrite() {
     let (mut network, _, _, write) = with_write();
@@ -77,6 +78,7 @@ fn a_replayed_write_does_not_overwrite() {
     assert_eq!(network.nodes[1].endpoint.counters().duplicates_received, 1);
 }
 
+// WIRE 9.1
 #[test]
 fn every_check_holds_a_forged_write_back() {
     type Change = fn(&mut Base, &mut DataHeader);
@@ -134,6 +136,7 @@ fn every_check_holds_a_forged_write_back() {
     exchange(&mut network, (1, b), (0, a));
 }
 
+// WIRE 9.2
 #[test]
 fn noise_changes_nothing() {
     let (mut network, a, b, write) = with_write();
@@ -159,6 +162,7 @@ fn noise_changes_nothing() {
     exchange(&mut network, (1, b), (0, a));
 }
 
+// WIRE 3.16, 3.17, 9.5
 #[test]
 fn resets_are_few_small_and_believed_from_the_peer_only() {
     let (mut network, a, b, write) = with_write();
@@ -241,6 +245,7 @@ fn resets_are_few_small_and_believed_from_the_peer_only() {
     );
 }
 
+// WIRE 3.5
 #[test]
 fn a_forged_hello_does_not_end_a_connection() {
     let (mut network, a, b, _) = with_write();
@@ -273,6 +278,7 @@ fn a_forged_hello_does_not_end_a_connection() {
     assert!(network.nodes.iter().all(|node| node.failures.is_empty()));
 }
 
+// WIRE 3.2, 9.4
 #[test]
 fn strangers_allocate_nothing() {
     let mut network = Network::pair(202, CALM, 1);

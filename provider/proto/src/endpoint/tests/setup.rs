@@ -77,6 +77,7 @@ fn one_after_the_other() {
     exchange(&mut network, (0, qp_a), (1, qp_b));
 }
 
+// WIRE 3.1
 #[test]
 fn at_the_same_time_within_a_few_round_trips() {
     let mut network = Network::pair(2, CALM, 1);
@@ -91,6 +92,7 @@ fn at_the_same_time_within_a_few_round_trips() {
     );
 }
 
+// WIRE 2.40, 3.7
 #[rstest]
 fn with_loss(#[values(3, 4, 5, 6)] seed: u64) {
     let mut network = Network::pair(seed, Weather { loss: 0.3, ..CALM }, 1);
@@ -99,6 +101,7 @@ fn with_loss(#[values(3, 4, 5, 6)] seed: u64) {
     exchange(&mut network, (1, qp_b), (0, qp_a));
 }
 
+// WIRE 3.6
 #[test]
 fn two_queue_pairs_of_one_process() {
     let mut network = Network::pair(7, CALM, 1);
@@ -108,6 +111,7 @@ fn two_queue_pairs_of_one_process() {
     assert_eq!(network.nodes[0].endpoint.connections().count(), 1);
 }
 
+// WIRE 3.6
 #[test]
 fn a_queue_pair_with_itself() {
     let mut network = Network::pair(8, CALM, 1);
@@ -127,6 +131,7 @@ fn two_endpoints_of_one_host() {
     exchange(&mut network, (1, qp_b), (0, qp_a));
 }
 
+// WIRE 1.3
 #[test]
 fn many_queue_pairs_share_one_connection() {
     let mut network = Network::pair(10, CALM, 1);
@@ -138,6 +143,7 @@ fn many_queue_pairs_share_one_connection() {
     exchange(&mut network, (1, pairs[0].1), (0, pairs[0].0));
 }
 
+// WIRE 3.23
 #[test]
 fn what_is_posted_before_the_peer_is_there_goes_when_it_is() {
     let mut network = Network::pair(11, CALM, 1);

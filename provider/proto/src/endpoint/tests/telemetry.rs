@@ -231,6 +231,7 @@ fn the_log_tells_the_life_of_a_connection_in_order() {
     );
 }
 
+// WIRE 4.20
 #[test]
 fn the_log_tells_of_moves_rests_and_returns_as_the_counters_do() {
     let (mut network, qp) = with_regions(505, CALM, 2);

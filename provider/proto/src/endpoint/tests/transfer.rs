@@ -487,6 +487,7 @@ fn small_messages_of_several_streams_share_trains() {
     assert!(trains <= 14, "{trains} trains for 80 small messages");
 }
 
+// WIRE 4.21, 4.22
 #[test]
 fn planes_are_all_used_and_one_may_die() {
     let (mut network, a, _) = with_regions(93, CALM, 4, 16 << 20, Visibility::Relaxed);

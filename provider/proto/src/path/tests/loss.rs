@@ -4,6 +4,7 @@ use rstest::rstest;
 
 use super::*;
 
+// WIRE 4.5
 #[test]
 fn a_single_loss_anywhere_is_seen_at_once_and_is_the_only_one() {
     for lost in 0..256 {
@@ -56,6 +57,7 @@ fn bursts_are_seen_as_a_whole(
     pair.assert_done();
 }
 
+// WIRE 4.5
 #[test]
 fn a_lost_retransmission_is_seen_by_whatever_was_sent_after_it() {
     let mut pair = Pair::warmed_up();
@@ -112,6 +114,7 @@ fn losses_among_many_retransmissions_are_told_apart() {
     pair.assert_done();
 }
 
+// WIRE 4.6
 #[test]
 fn spurious_retransmissions_raise_a_tolerance_that_falls_again() {
     let mut pair = Pair::warmed_up();
@@ -174,6 +177,7 @@ fn what_the_tolerance_holds_back_is_lost_a_little_later() {
     assert_eq!(pair.tx.next_lost().unwrap().0, early.sent.psn);
 }
 
+// WIRE 5.8
 #[test]
 fn blocks_may_overtake_each_other() {
     let mut pair = Pair::warmed_up();
@@ -258,6 +262,7 @@ fn blocks_that_contradict_what_was_sent_are_not_used() {
     );
 }
 
+// WIRE 6.27
 #[test]
 fn a_fill_takes_the_place_of_a_packet() {
     let mut pair = Pair::warmed_up();

@@ -4,6 +4,7 @@ use rstest::rstest;
 
 use super::*;
 
+// WIRE 4.7
 #[test]
 fn after_a_move_the_old_route_may_be_slower() {
     let mut pair = Pair::warmed_up();
@@ -28,6 +29,7 @@ fn after_a_move_the_old_route_may_be_slower() {
     pair.assert_done();
 }
 
+// WIRE 4.7
 #[test]
 fn after_a_move_a_later_packet_of_the_old_epoch_proves_earlier_ones_lost() {
     let mut pair = Pair::warmed_up();
@@ -46,6 +48,7 @@ fn after_a_move_a_later_packet_of_the_old_epoch_proves_earlier_ones_lost() {
     pair.assert_done();
 }
 
+// WIRE 4.7
 #[test]
 fn after_a_move_time_decides_once_the_new_route_was_heard() {
     let mut pair = Pair::warmed_up();
@@ -114,6 +117,7 @@ fn a_peer_that_stood_still_for_half_a_minute_does_not_hold_verdicts_back() {
     pair.assert_done();
 }
 
+// WIRE 4.17
 /// A route dies, with a round trip so long that the least retransmission timeout plays no part, and timers that are a
 /// little late as they always are: the move finds a route that works, and what was lost is told by its time.
 #[test]
@@ -189,6 +193,7 @@ fn several_moves_are_judged_each_by_its_own_time() {
     assert_eq!(lost, 15);
 }
 
+// WIRE 4.13
 #[test]
 fn a_path_is_never_more_than_64_epochs_ahead() {
     let mut pair = Pair::starting_at(Time::from_ns(1_000), 0, 200);
@@ -207,6 +212,7 @@ fn a_path_is_never_more_than_64_epochs_ahead() {
     pair.assert_done();
 }
 
+// WIRE 1.20
 #[rstest]
 #[case::psn(Time::from_ns(5_000), u32::MAX - 300, 0)]
 #[case::stamp(Time::from_ns((1 << 38) - 2_000_000), 0, 0)]
@@ -239,6 +245,7 @@ fn numbers_may_wrap(#[case] start: Time, #[case] psn: u32, #[case] epoch: u8) {
     pair.assert_done();
 }
 
+// WIRE 2.10
 #[test]
 fn an_idle_path_starts_a_new_epoch_and_so_outlives_the_stamps() {
     for idle_ns in [
@@ -263,6 +270,7 @@ fn an_idle_path_starts_a_new_epoch_and_so_outlives_the_stamps() {
     assert_eq!(pair.send().sent.epoch, Epoch(0));
 }
 
+// WIRE 2.9
 #[test]
 fn stamps_strictly_increase_while_the_clock_stands() {
     let mut pair = Pair::new();
@@ -272,6 +280,7 @@ fn stamps_strictly_increase_while_the_clock_stands() {
     }
 }
 
+// WIRE 4.23
 #[test]
 fn what_leaves_by_another_route_proves_nothing() {
     let aside = |pair: &mut Pair| Flight {

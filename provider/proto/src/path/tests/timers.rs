@@ -2,6 +2,7 @@
 
 use super::*;
 
+// WIRE 4.14
 #[test]
 fn a_probe_shows_a_tail_that_was_lost_whole() {
     let mut pair = Pair::warmed_up();
@@ -36,6 +37,7 @@ fn sending_does_not_push_the_probe_back() {
     assert_eq!(pair.tx.poll_timeout(), due);
 }
 
+// WIRE 4.15, 4.16, 4.20
 #[test]
 fn without_answers_the_path_probes_twice_moves_rests_and_backs_off() {
     let mut pair = Pair::warmed_up();
@@ -75,6 +77,7 @@ fn without_answers_the_path_probes_twice_moves_rests_and_backs_off() {
     assert!(!pair.tx.is_resting());
 }
 
+// WIRE 4.15
 #[test]
 fn a_receiver_that_did_not_run_costs_no_retransmission() {
     let mut pair = Pair::warmed_up();
@@ -98,6 +101,7 @@ fn a_receiver_that_did_not_run_costs_no_retransmission() {
     pair.assert_done();
 }
 
+// WIRE 4.17
 #[test]
 fn the_last_resort_gives_up_one_packet_and_backs_off() {
     let mut pair = Pair::warmed_up();
@@ -157,6 +161,7 @@ fn a_path_that_rests_is_asked_even_if_nothing_is_outstanding() {
     assert_eq!(pair.tx.poll_timeout(), None);
 }
 
+// WIRE 4.1
 #[test]
 fn the_span_is_256_from_the_lowest_that_is_missing() {
     let mut pair = Pair::warmed_up();

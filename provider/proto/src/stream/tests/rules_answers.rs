@@ -224,6 +224,7 @@ fn an_answer_counts_as_outstanding_until_it_was_sent_once() {
     assert_eq!(bench.world.failure(B), None);
 }
 
+// WIRE 6.12
 #[test]
 fn an_atomic_is_executed_once_and_its_result_kept_until_acknowledged() {
     let mut bench = bench();

@@ -98,6 +98,7 @@ fn a_send_without_receive_is_refused_once_and_taken_when_it_comes_again() {
     assert_eq!(bench.world.sides[B].responder.rnr_count(), 1);
 }
 
+// WIRE 6.14
 #[test]
 fn a_later_send_leaves_the_earlier_one_its_receive() {
     let mut bench = bench();
@@ -156,6 +157,7 @@ fn a_write_with_immediate_takes_its_receive_when_it_is_executed() {
     );
 }
 
+// WIRE 6.11
 /// What users complain about: "zero-length write-with-immediate completes before earlier writes are visible".
 #[test]
 fn an_empty_write_with_immediate_waits_for_earlier_writes() {
@@ -169,6 +171,7 @@ fn an_empty_write_with_immediate_waits_for_earlier_writes() {
     assert_eq!(bench.world.receive_statuses(B), [(70, Status::Success)]);
 }
 
+// WIRE 6.20
 #[test]
 fn bound_receives_are_flushed_and_answers_still_go() {
     let mut bench = bench();
@@ -203,6 +206,7 @@ fn bound_receives_are_flushed_and_answers_still_go() {
     assert!(!side.responder.has_responses());
 }
 
+// WIRE 6.14
 #[test]
 fn a_shared_queue_serves_the_refused_message_that_is_told_of_it() {
     let mut world = World::new(1000, 0);
@@ -235,6 +239,7 @@ fn a_shared_queue_serves_the_refused_message_that_is_told_of_it() {
     );
 }
 
+// WIRE 6.19
 #[test]
 fn a_waiting_flag_asks_for_the_credit_of_the_next_posting() {
     let mut bench = bench();
@@ -247,11 +252,15 @@ fn a_waiting_flag_asks_for_the_credit_of_the_next_posting() {
     );
     side.responder.on_peer_waits(&mut bench.world.hosts[1]);
     assert!(side.responder.wants_receive_notice() && !side.responder.has_urgent_news());
+    // A block that tells nothing new leaves it waiting.
+    bench.world.emit_block(B);
+    assert!(bench.world.sides[B].responder.wants_receive_notice());
     bench.post(71, 8);
     assert!(bench.world.sides[B].responder.has_urgent_news());
     assert_eq!(bench.world.emit_block(B).credit, Ssn(2));
 }
 
+// WIRE 7.3, 7.4
 #[test]
 fn a_strict_write_shows_its_end_last_and_after_earlier_writes() {
     let mut bench = Bench::with_memory(&Setup::default(), ALL, 1 << 20);
@@ -274,6 +283,7 @@ fn a_strict_write_shows_its_end_last_and_after_earlier_writes() {
     assert_eq!((bench.told().0, bench.world.holds[1].held_bytes()), (2, 0));
 }
 
+// WIRE 7.6, 7.7 (as simplified: a fixed amount)
 #[test]
 fn what_exceeds_the_hold_memory_is_refused_and_comes_again() {
     let mut bench = Bench::with_memory(&Setup::default(), ALL, 100);

@@ -134,6 +134,7 @@ fn credits_hold_all_but_the_oldest_that_wants_a_receive() {
     );
 }
 
+// WIRE 6.18
 #[test]
 fn a_shared_queue_needs_no_credit() {
     let mut bench = Bench::new(&Setup {
@@ -170,6 +171,7 @@ fn rnr_retries_are_counted(#[case] rnr_retry: u8, #[case] attempts: u8) {
     assert_eq!(bench.world.failure(A), Some(QpFailure::Fatal));
 }
 
+// WIRE 6.17, 1.20
 #[test]
 fn rnr_retry_7_is_for_ever_and_attempts_wrap() {
     let mut bench = Bench::new(&Setup::default());
@@ -235,6 +237,7 @@ fn an_rnr_refusal_waits_for_the_timer_and_stale_ones_count_for_nothing() {
     assert!(bench.leave().is_empty() && bench.world.sides[A].failure.is_none());
 }
 
+// WIRE 6.17
 /// What users complain about: "RNR timer 0 stalls for 655 ms": posting a receive wakes the sender.
 #[test]
 fn a_posted_receive_ends_the_rnr_wait() {
@@ -247,6 +250,7 @@ fn a_posted_receive_ends_the_rnr_wait() {
     assert_eq!(bench.leave(), [(1, 1, 0, 4)]);
 }
 
+// WIRE 6.16
 #[test]
 fn after_rnr_only_what_wants_no_receive_overtakes() {
     let mut bench = Bench::new(&Setup {
@@ -390,6 +394,7 @@ fn content_is_gone_once_executed_or_begun_afresh_or_of_another_life() {
     assert!(bench.world.sides[A].requester.describe(&first).is_none());
 }
 
+// WIRE 6.28
 #[test]
 fn the_spans_of_the_peer_are_kept() {
     let mut bench = Bench::new(&Setup {

@@ -151,6 +151,7 @@ fn an_executed_message_is_never_placed_again() {
     );
 }
 
+// WIRE 5.9
 #[test]
 fn a_changed_block_goes_into_three_acks() {
     let mut bench = bench();
@@ -181,6 +182,7 @@ fn a_higher_attempt_starts_afresh_and_a_lower_one_is_dropped() {
     assert_eq!(bench.memory(0, 8), [2; 8]);
 }
 
+// WIRE 9.7
 #[rstest]
 #[case::too_far_ahead(|h: &mut DataHeader| h.msn = Msn(MESSAGE_SPAN + 1))]
 #[case::another_length(|h: &mut DataHeader| h.message_bytes = 20)]
@@ -200,6 +202,7 @@ fn a_broken_rule_fails_the_queue_pair_at_once(#[case] flaw: fn(&mut DataHeader))
     assert_eq!(bench.told().1, NakCode::InvalidRequest);
 }
 
+// WIRE 6.28
 #[test]
 fn the_packet_span_binds_later_messages_only() {
     let mut bench = bench();

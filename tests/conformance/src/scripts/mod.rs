@@ -1,0 +1,36 @@
+//! The scripts, by chapters of WIRE.md.
+
+mod acks;
+mod lives;
+mod losses;
+mod moves;
+mod rates;
+mod requester;
+mod requests;
+mod responder;
+mod responses;
+mod safety;
+mod setup;
+mod vectors;
+mod visibility;
+
+use crate::script::Script;
+
+/// All of them, in the order in which they run.
+pub fn all() -> Vec<Script> {
+    [
+        setup::SCRIPTS,
+        acks::SCRIPTS,
+        vectors::SCRIPTS,
+        losses::SCRIPTS,
+        moves::SCRIPTS,
+        responder::SCRIPTS,
+        responses::SCRIPTS,
+        requests::SCRIPTS,
+        visibility::SCRIPTS,
+        rates::SCRIPTS,
+        safety::SCRIPTS,
+        lives::SCRIPTS,
+    ]
+    .concat()
+}
