@@ -46,8 +46,10 @@ impl Connection {
             all_rest: awake.count() == 0,
         };
         let count = self.paths.len();
-        let ranks = (0..count).filter_map(|at| Some((self.rank(cx, at, &train)?, at)));
-        let ((splits, finish_ns), best) = ranks.min()?;
+        let in_flight = |at: usize| self.paths[at].tx.packets_in_flight();
+        let ranks =
+            (0..count).filter_map(|at| Some((self.rank(cx, at, &train)?, in_flight(at), at)));
+        let ((splits, finish_ns), _, best) = ranks.min()?;
         let train_bytes = self.train_packets(cx.shared) * u32::from(self.payload_bytes);
         let chosen = if train.backlog_bytes > u64::from(train_bytes) {
             let equal_ns = EQUAL_ROUND_TRIPS * train.fastest_ns.unwrap_or(0);
