@@ -43,7 +43,8 @@ fn random_scenarios_over_fabrics_hold_the_contract(#[values(0, 1)] part: u64) {
             .for_each(|(sum, count)| *sum += count);
     }
     assert!(runs > FABRIC_SEEDS / 6, "{runs}");
-    assert!(done.iter().all(|count| *count > 20), "{done:?}");
+    // Queues overflow rarely: what the receivers grant leaves them room.
+    assert!(done.iter().all(|count| *count > 5), "{done:?}");
 }
 
 #[rstest]
