@@ -327,7 +327,7 @@ mod tests {
         assert_eq!(window.cap_bytes(), expected);
     }
 
-    // WIRE 8.7
+    // WIRE 8.6
     #[test]
     fn each_lane_may_hold_a_train() {
         let mut window = window(Driving::Busy);
@@ -338,6 +338,7 @@ mod tests {
         assert_eq!(window.cap_bytes() - of_one_lane, 3 * 61_440);
     }
 
+    // WIRE 8.7
     #[test]
     fn trains_are_paced_at_the_grant() {
         let mut window = window(Driving::Busy);

@@ -41,8 +41,8 @@ impl Default for Told {
 }
 
 impl Endpoint {
-    /// What the host knows of what it can take in, in bytes of DATA packets (payload of UDP) per second: the speed of its port, and what is less
-    /// than that. What is not known is measured.
+    /// What the host knows of what it can take in, in bytes of DATA packets (payload of UDP) per second: the speed of its
+    /// port, and what is less than that. What is not known is measured.
     pub fn set_drain(&mut self, port: Option<u64>, estimate: Option<u64>) {
         self.shared.drain.set_known(port, estimate);
         self.shared
