@@ -219,7 +219,7 @@ impl Bench {
     }
 
     fn time_out(&mut self) {
-        match self.tx.handle_timeout(self.now) {
+        match self.tx.handle_timeout(self.now, None) {
             PathAction::None | PathAction::Lost(_) | PathAction::Rto => {}
             PathAction::Probe => self.probe(),
             PathAction::MoveAndProbe => {

@@ -153,6 +153,7 @@ fn what_one_sender_cannot_use_the_others_do() {
 #[rstest]
 #[case(2, 0.0)]
 #[case(8, 0.3)]
+#[case(32, 0.3)]
 fn slow_software_is_kept_busy(#[case] senders: usize, #[case] estimate_error: f64) {
     let options = Options {
         senders,

@@ -422,7 +422,14 @@ impl Connection {
             self.log_path(cx, at, What::PathReturns);
             self.even_out(cx, at);
         }
-        if outcome.rtt_ns.is_some() {
+        if outcome.news && self.first_asking == Some(at) {
+            self.end_asking();
+        }
+        if let Some(sent_at) = outcome.answered_sent_at {
+            self.note_answer(sent_at);
+        }
+        if let Some(rtt_ns) = outcome.rtt_ns {
+            self.latest_rtt_ns = rtt_ns;
             self.tell_round_trip(at);
         }
         if self.paths[at].copied && outcome.news && self.paths[at].tx.is_idle() {

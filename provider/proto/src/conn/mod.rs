@@ -208,6 +208,15 @@ pub(crate) struct Connection {
     path_turn: usize,
     /// Something was lost a moment ago: until then tails get markers of their own (WIRE 4.11).
     lossy_until: Option<Time>,
+    /// The latest transmission that was answered, by when it left.
+    answered_sent_at: Time,
+    /// The latest round trip of all paths.
+    latest_rtt_ns: u64,
+    /// The first of the paths that ask while none is answered.
+    first_asking: Option<usize>,
+    asking_paths: u64,
+    /// Paths that leave it to those.
+    excused_paths: u64,
     suspicion: Option<Suspicion>,
     /// When a path's window of less than one packet, or the grant, lets the next train out, if that is what new data waits
     /// for.
@@ -317,6 +326,11 @@ impl Connection {
                 now,
             ),
             lossy_until: None,
+            answered_sent_at: Time::ZERO,
+            latest_rtt_ns: 0,
+            first_asking: None,
+            asking_paths: 0,
+            excused_paths: 0,
             short_trains: None,
             path_turn: 0,
             suspicion: None,

@@ -58,7 +58,12 @@ impl Connection {
     pub(super) fn path_timeout(&mut self, cx: &mut Context<'_>, at: usize) {
         let window = self.window_if_logged(cx, at);
         let rested = self.paths[at].tx.is_resting();
-        match self.path_mut(at).tx.handle_timeout(cx.now) {
+        let excused_until = self.excused_until(cx.now, at);
+        if excused_until.is_some() {
+            self.excused_paths |= 1 << at;
+        }
+        let path = &mut self.path_mut(at).tx;
+        match path.handle_timeout(cx.now, excused_until) {
             PathAction::None => {}
             PathAction::Lost(packets) => {
                 self.count_lost(cx, at, packets);
@@ -77,13 +82,64 @@ impl Connection {
                 self.log_cut(cx, at, window, 0, 1);
                 self.lost_paths |= 1 << at;
             }
-            PathAction::Probe => self.probe(cx, at),
+            PathAction::Probe => {
+                self.note_asking(at);
+                self.probe(cx, at);
+            }
             PathAction::MoveAndProbe => {
+                self.note_asking(at);
                 self.move_path(cx, at);
                 if !rested {
                     self.log_path(cx, at, What::PathRests);
                 }
                 self.probe(cx, at);
+            }
+        }
+    }
+
+    /// WIRE 4.25: until when path `at` need not ask, as all paths wait: others ask, or the last answers took as long.
+    fn excused_until(&self, now: Time, at: usize) -> Option<Time> {
+        let path = &self.paths[at].tx;
+        if self.paths.len() == 1 || self.answered_sent_at > path.waits_since() {
+            return None;
+        }
+        let slow_until = path.silent_since() + 2 * self.latest_rtt_ns;
+        if slow_until > now {
+            return Some(slow_until);
+        }
+        let asking = &self.paths[self.first_asking?].tx;
+        // One asks, then two, with its second probe four, and so on.
+        let doublings = asking.probes_unanswered().min(6);
+        let others_ask = (self.asking_paths & !(1 << at)).count_ones() >= 1 << doublings;
+        let excused = others_ask && self.asking_paths & (1 << at) == 0;
+        (excused && asking.poll_timeout().is_some()).then(|| now + asking.probe_spacing_ns())
+    }
+
+    /// Path `at` asks for all that are silent.
+    fn note_asking(&mut self, at: usize) {
+        self.first_asking.get_or_insert(at);
+        self.asking_paths |= 1 << at;
+    }
+
+    /// Somebody is answered.
+    pub(super) fn end_asking(&mut self) {
+        (self.first_asking, self.asking_paths) = (None, 0);
+    }
+
+    /// What left then is answered: paths that were excused and wait for longer ask now.
+    pub(super) fn note_answer(&mut self, sent_at: Time) {
+        self.end_asking();
+        if sent_at <= self.answered_sent_at {
+            return;
+        }
+        self.answered_sent_at = sent_at;
+        let mut excused = self.excused_paths;
+        while excused != 0 {
+            let at = excused.trailing_zeros() as usize;
+            excused &= excused - 1;
+            if self.paths[at].tx.waits_since() < sent_at {
+                self.excused_paths &= !(1 << at);
+                self.path_mut(at).tx.end_excuse();
             }
         }
     }

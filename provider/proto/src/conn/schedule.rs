@@ -58,6 +58,8 @@ impl Connection {
         self.end_sending_counters(shared);
         self.paths.clear();
         self.path_deadlines = vec![None; count];
+        self.excused_paths = 0;
+        self.end_asking();
         self.first_path_deadline = None;
         (
             self.lost_paths,

@@ -263,7 +263,7 @@ impl Link {
     }
 
     fn on_timeout(&mut self) {
-        match self.tx.handle_timeout(self.now) {
+        match self.tx.handle_timeout(self.now, None) {
             PathAction::None | PathAction::Lost(_) => {}
             PathAction::Rto => self.rtos += 1,
             PathAction::Probe => self.bare(Bare::Probe, BaseFlags::PROBE),

@@ -26,7 +26,7 @@ pub use rx::{Arrival, PathRx, Verdict};
 pub use tx::PathTx;
 
 use crate::cc::Algorithm;
-use crate::types::Driving;
+use crate::types::{Driving, Time};
 use crate::wire::{Epoch, Psn, Stamp, VECTOR_BITS};
 
 /// Packets that a path may have outstanding: the width of the acknowledgement's bitvector.
@@ -138,6 +138,8 @@ pub struct BlockOutcome {
     /// How often the one of these that was sent most often was sent: a packet lost eight times while others arrive is
     /// too large for its route rather than unlucky.
     pub most_transmissions: u16,
+    /// When the echoed transmission left, if it is news that something sent on the present route arrived.
+    pub answered_sent_at: Option<Time>,
     /// Round trip of the echoed transmission, without the peer's delay.
     pub rtt_ns: Option<u64>,
     /// Packets that arrived with a congestion mark since the last block.

@@ -20,6 +20,10 @@ const RTO_SPACINGS: u64 = 4;
 pub(super) struct ProbeTimer {
     constants: Constants,
     base: Time,
+    /// The last news, or when there was first something to wait for.
+    silent_since: Time,
+    /// Until then the silence is everybody's.
+    excused_until: Time,
     /// Unanswered since the last proof that a route works.
     unanswered: u32,
     /// Of these, on the present route.
@@ -48,6 +52,8 @@ impl ProbeTimer {
         Self {
             constants,
             base: now,
+            silent_since: now,
+            excused_until: now,
             unanswered: 0,
             on_route: 0,
             in_vain: 0,
@@ -90,7 +96,7 @@ impl ProbeTimer {
     /// ever end its rest.
     pub(super) fn probe_due(&self, waiting: Waiting, rtt: &RoundTrip) -> Option<Time> {
         let armed = waiting.outstanding || waiting.caller || self.resting;
-        armed.then(|| self.base + self.spacing_ns(rtt))
+        armed.then(|| (self.base + self.spacing_ns(rtt)).max(self.excused_until))
     }
 
     pub(super) fn rto_due(&self, waiting: Waiting, rtt: &RoundTrip) -> Option<Time> {
@@ -115,6 +121,22 @@ impl ProbeTimer {
         PathAction::MoveAndProbe
     }
 
+    /// A probe is due, but others are not answered either: it counts as sent, and the next one waits.
+    pub(super) fn excuse(&mut self, until: Time) {
+        self.excused_until = until;
+        self.on_route = self.on_route.max(1);
+    }
+
+    /// Others are answered meanwhile: the probe that was due is.
+    pub(super) fn end_excuse(&mut self) {
+        self.excused_until = Time::ZERO;
+    }
+
+    /// The last news, or when there was first something to wait for.
+    pub(super) fn silent_since(&self) -> Time {
+        self.silent_since
+    }
+
     /// The retransmission timeout is over.
     pub(super) fn on_rto(&mut self, now: Time) {
         self.rto_base = now;
@@ -137,6 +159,7 @@ impl ProbeTimer {
         self.in_vain = 0;
         if !self.resting {
             self.base = now;
+            self.silent_since = now;
             self.unanswered = 0;
             self.on_route = 0;
         }
@@ -172,6 +195,7 @@ impl ProbeTimer {
     /// The peer told something new.
     pub(super) fn on_news(&mut self, now: Time) {
         self.base = now;
+        self.silent_since = now;
     }
 
     /// Packets were acknowledged or proved lost.

@@ -132,7 +132,7 @@ impl Pair {
     /// Lets the clock run to the next timeout and handles it.
     fn time_out(&mut self) -> PathAction {
         self.now = self.tx.poll_timeout().expect("no timer").max(self.now);
-        self.tx.handle_timeout(self.now)
+        self.tx.handle_timeout(self.now, None)
     }
 
     fn assert_done(&self) {

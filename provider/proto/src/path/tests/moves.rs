@@ -137,7 +137,7 @@ fn a_move_that_was_answered_needs_no_retransmission_timeout() {
     pair.send_many(10);
     let late = |pair: &mut Pair| {
         pair.now = pair.tx.poll_timeout().expect("no timer") + LATE_NS;
-        pair.tx.handle_timeout(pair.now)
+        pair.tx.handle_timeout(pair.now, None)
     };
     for action in [
         PathAction::Probe,

@@ -244,8 +244,8 @@ impl<R: Copy> PathTx<R> {
         outcome.probe_answered =
             self.probe.unanswered() > 0 && (outcome.route_works || bare.is_some_and(is_probe));
         if outcome.route_works {
-            let sent_at = echoed_sent_at.or(bare.map(|(at, _)| at));
-            outcome.rtt_ns = self.sample(now, sent_at, block);
+            outcome.answered_sent_at = echoed_sent_at.or(bare.map(|(at, _)| at));
+            outcome.rtt_ns = self.sample(now, outcome.answered_sent_at, block);
             self.last_ack = Some(now);
             outcome.woke = self.probe.on_route_works();
         }
@@ -416,7 +416,9 @@ impl<R: Copy> PathTx<R> {
 
     /// Does what is due and says what the caller must do; see [`PathAction`]. If more is due, the next
     /// [`Self::poll_timeout`] is not in the future.
-    pub fn handle_timeout(&mut self, now: Time) -> PathAction {
+    ///
+    /// `excused_until`: until then the silence shows nothing about the route, and no probe is sent (WIRE 4.25).
+    pub fn handle_timeout(&mut self, now: Time, excused_until: Option<Time>) -> PathAction {
         let verdicts = self.loss.expire(now, &mut self.ring, self.heard, &self.rtt);
         if verdicts.lost > 0 {
             self.probe.on_progress(now);
@@ -438,9 +440,18 @@ impl<R: Copy> PathTx<R> {
             return PathAction::Rto;
         }
         if due(self.probe.probe_due(waiting, &self.rtt)) {
+            if let Some(until) = excused_until {
+                self.probe.excuse(until);
+                return PathAction::None;
+            }
             return self.probe.on_probe_due(now, waiting);
         }
         PathAction::None
+    }
+
+    /// What others sent later was answered: if a probe was due, it is (WIRE 4.25).
+    pub fn end_excuse(&mut self) {
+        self.probe.end_excuse();
     }
 
     /// When the last resort is due (WIRE 4.17): not before a verdict that waits for its time, which settles the same and

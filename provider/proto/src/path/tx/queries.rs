@@ -101,6 +101,27 @@ impl<R: Copy> PathTx<R> {
         self.probe.is_resting()
     }
 
+    /// Since when it waits for news of what it sent.
+    #[must_use]
+    pub fn silent_since(&self) -> Time {
+        self.probe.silent_since()
+    }
+
+    /// When the oldest packet in flight was sent, or since when the caller waits: what left later by other paths and is
+    /// answered shows that this route is to blame.
+    #[must_use]
+    pub fn waits_since(&self) -> Time {
+        let oldest = [self.ring.oldest_older(), self.ring.oldest_recent()];
+        let sent = oldest.iter().flatten().map(|(_, slot)| slot.sent_at);
+        sent.min().unwrap_or(self.silent_since())
+    }
+
+    /// Distance of its probes at present.
+    #[must_use]
+    pub fn probe_spacing_ns(&self) -> u64 {
+        self.probe.spacing_ns(&self.rtt)
+    }
+
     /// Probes unanswered since the route last worked.
     #[must_use]
     pub fn probes_unanswered(&self) -> u32 {
