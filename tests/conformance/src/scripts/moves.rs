@@ -47,11 +47,6 @@ pub const SCRIPTS: &[Script] = &[
         run: several_routes,
     },
     Script {
-        name: "moves::of paths that are all silent few ask",
-        cites: &["4.25"],
-        run: shared_silence,
-    },
-    Script {
         name: "moves::silence has no flood",
         cites: &["4.16", "4.13"],
         run: no_flood,
@@ -292,52 +287,6 @@ fn several_routes(bench: &mut Bench) -> Result<()> {
         !ports.contains(&endpoint),
         "DATA leaves by the endpoint's own port"
     );
-    Ok(())
-}
-
-fn shared_silence(bench: &mut Bench) -> Result<()> {
-    let at = sender(bench)?;
-    for id in 1..=20 {
-        post_write(bench, at, id, 64)?;
-        bench.completes(id, 0)?;
-    }
-    for id in 21..=40 {
-        post_write(bench, at, id, 64)?;
-    }
-    // Silence begins while much is in flight on several paths.
-    let mut messages = 0;
-    bench.peer.expect("a stream that runs", |_, got| {
-        messages += u32::from(got.message().is_some());
-        (messages == 400).then_some(())
-    })?;
-    bench.peer.answers.data = false;
-    let all = bench.peer.collect_for(Duration::from_millis(300))?;
-    let of_data = all.iter().filter(|got| got.data().is_some());
-    let messages = of_data.clone().filter(|got| got.message().is_some());
-    let used: BTreeSet<u8> = messages.map(|got| got.base.path.0).collect();
-    ensure!(used.len() >= 2, "only the paths {used:?} were used");
-    let probes = of_data.filter(|got| got.is_nop(BaseFlags::PROBE));
-    // The first one may have asked before the last answers came, too.
-    let mut asking: Vec<u8> = Vec::new();
-    let mut asked_by_first = 0_u32;
-    for path in probes.map(|got| got.base.path.0) {
-        if !asking.contains(&path) {
-            asking.push(path);
-        }
-        asked_by_first += u32::from(path == asking[0]);
-        ensure!(
-            asking.len() <= 2 << asked_by_first.min(6),
-            "paths {asking:?} ask though the first one asked {asked_by_first} times only"
-        );
-    }
-    ensure!(asked_by_first >= 2, "{asked_by_first} probes in 300 ms");
-    bench.peer.answers.data = true;
-    for got in all.iter().filter(|got| got.data().is_some()) {
-        bench.peer.answer(got)?;
-    }
-    for id in 21..=40 {
-        bench.completes(id, 0)?;
-    }
     Ok(())
 }
 

@@ -87,6 +87,47 @@ fn a_silent_peer_is_looked_for_less_and_less() {
     assert!(looks < 100, "{looks} looks");
 }
 
+// WIRE 4.25
+#[test]
+fn of_paths_that_are_all_silent_few_ask() {
+    let mut network = Network::pair(110, CALM, 1);
+    let (a, b) = network.connected(0, 1);
+    exchange(&mut network, (0, a), (1, b));
+    network.region(0, 6, 0, vec![0; 4 << 20], Visibility::Relaxed);
+    network.region(1, 7, 0, vec![0; 4 << 20], Visibility::Relaxed);
+    let write = Operation::Write {
+        remote_addr: 0,
+        rkey: 7,
+    };
+    let busy = |network: &Network| {
+        let connection = network.nodes[0].endpoint.connections().next().unwrap();
+        let paths = connection.paths.iter();
+        paths.filter(|path| path.outstanding_packets > 0).count()
+    };
+    network.submit(0, a, 1, write, gather(6, 0, 4 << 20));
+    assert!(network.run_until(100 * MS, |network| busy(network) >= 8));
+    network.cut = vec![ip(1, 0)];
+    let end = network.now + 3 * MS;
+    let mut most = 0;
+    while network.step(end) {
+        let connection = network.nodes[0].endpoint.connections().next().unwrap();
+        let paths = connection.paths.iter();
+        let asking = paths.filter(|path| path.probes_unanswered > 0);
+        let first = asking.clone().map(|path| path.probes_unanswered).max();
+        most = most.max(first.unwrap_or(0));
+        let count = asking.count();
+        assert!(
+            count <= 1 << most,
+            "{count} ask, the first one {most} times"
+        );
+    }
+    assert!(most >= 3, "{most} probes");
+    network.cut.clear();
+    network.nodes[0].sends.clear();
+    assert!(network.run_until(PATIENCE, |network| network.nodes[0].sends.len() == 1));
+    assert_eq!(statuses(&network, 0), [Status::Success]);
+}
+
 // WIRE 3.22
 #[rstest]
 fn a_process_that_was_stopped_does_not_blame_its_peer(#[values(false, true)] peer_dies: bool) {
