@@ -239,20 +239,31 @@ impl ConnectionWindow {
         self.payload_bytes + DATA_HEADER_BYTES as u64
     }
 
+    /// Packets that the grant carries in the round trips that the cap allows (WIRE 8.6); `None` where that says little.
+    #[must_use]
+    pub fn packets_by_grant(&self) -> Option<u64> {
+        let rtt_ns = self.min_rtt_ns.filter(|_| self.driving == Driving::Busy)?;
+        let bytes = carried_bytes(self.grant_bytes_per_s()?, rtt_ns + self.ack_delay_ns);
+        Some(bytes / self.packet_bytes())
+    }
+
     fn grant_cap_bytes(&self) -> u64 {
         let (Some(grant), Some(rtt_ns)) = (self.grant_bytes_per_s(), self.min_rtt_ns) else {
             return u64::MAX;
         };
-        let round_ns = u128::from(rtt_ns + self.ack_delay_ns);
-        let per_round = (u128::from(grant) * round_ns / 1_000_000_000) as u64;
-        let cap = GRANT_RTTS
-            .saturating_mul(per_round)
+        let cap = carried_bytes(grant, rtt_ns + self.ack_delay_ns)
             .saturating_add(self.train_bytes.saturating_mul(self.lanes));
         match self.driving {
             Driving::Busy => cap,
             Driving::Sockets => cap.max(SOCKETS_FLOOR_BYTES),
         }
     }
+}
+
+/// Bytes that a grant (bytes per second) carries in as many round trips as the cap allows.
+fn carried_bytes(grant: u64, round_ns: u64) -> u64 {
+    let per_round = (u128::from(grant) * u128::from(round_ns) / 1_000_000_000) as u64;
+    GRANT_RTTS.saturating_mul(per_round)
 }
 
 #[cfg(test)]

@@ -9,6 +9,12 @@ use crate::conn::{Connection, Context};
 /// Paths that finish a train at most so many of the fastest round trips later than the best one are as good.
 const EQUAL_ROUND_TRIPS: u64 = 2;
 
+/// Packets for which one more path is worth having: what a path is sent in a round trip shows its losses in time.
+const PACKETS_PER_PATH: u64 = 4;
+
+/// Paths that are used on every lane, however small the grant: of two one is always near.
+const PATHS_PER_LANE: u64 = 2;
+
 /// Streams whose backlog is looked at.
 const BACKLOG_STREAMS: usize = 8;
 
@@ -19,8 +25,8 @@ struct Train {
     backlog_bytes: u64,
     /// Least smoothed round trip of the paths that do not rest.
     fastest_ns: Option<u64>,
-    /// The last path never rests: where all do, all may send.
-    all_rest: bool,
+    /// The paths that are used now, as bits.
+    used: u64,
 }
 
 /// The lower, the better: whether the train has to be cut, and when it is over.
@@ -42,8 +48,8 @@ impl Connection {
         let train = Train {
             packets,
             backlog_bytes: self.backlog_bytes(cx),
-            fastest_ns: awake.clone().filter_map(|path| path.tx.srtt_ns()).min(),
-            all_rest: awake.count() == 0,
+            fastest_ns: awake.filter_map(|path| path.tx.srtt_ns()).min(),
+            used: self.used_paths(),
         };
         let count = self.paths.len();
         let in_flight = |at: usize| self.paths[at].tx.packets_in_flight();
@@ -65,11 +71,25 @@ impl Connection {
         Some(chosen)
     }
 
+    /// As many paths as the grant has use for (WIRE 8.22), those that rest left out. The last path never rests: where all do,
+    /// all may send.
+    fn used_paths(&self) -> u64 {
+        let by_grant = self.window.packets_by_grant();
+        let wanted = by_grant.map_or(u64::MAX, |packets| packets / PACKETS_PER_PATH);
+        let wanted = wanted.max(PATHS_PER_LANE * self.routes.lanes().len() as u64);
+        let awake = (0..self.paths.len()).filter(|at| !self.paths[*at].tx.is_resting());
+        let bits = awake.map(|at| 1 << at);
+        match bits.take(wanted as usize).fold(0, |all, bit| all | bit) {
+            0 => u64::MAX,
+            used => used,
+        }
+    }
+
     /// How soon path `at` would be done with the train; `None` if it has no room or is not worth it.
     fn rank(&self, cx: &Context<'_>, at: usize, train: &Train) -> Option<Rank> {
         let path = &self.paths[at];
         let room = path.tx.room(cx.now);
-        if room == 0 || (path.tx.is_resting() && !train.all_rest) {
+        if room == 0 || train.used & (1 << at) == 0 {
             return None;
         }
         // A path without a sample is tried as if it were the fastest.

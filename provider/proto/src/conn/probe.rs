@@ -97,7 +97,7 @@ impl Connection {
         }
     }
 
-    /// WIRE 4.25: until when path `at` need not ask, as all paths wait: others ask, or the last answers took as long.
+    /// WIRE 4.29: until when path `at` need not ask, as all paths wait: others ask, or the last answers took as long.
     fn excused_until(&self, now: Time, at: usize) -> Option<Time> {
         let path = &self.paths[at].tx;
         if self.paths.len() == 1 || self.answered_sent_at > path.waits_since() {

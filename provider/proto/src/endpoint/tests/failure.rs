@@ -87,7 +87,7 @@ fn a_silent_peer_is_looked_for_less_and_less() {
     assert!(looks < 100, "{looks} looks");
 }
 
-// WIRE 4.25
+// WIRE 4.29
 #[test]
 fn of_paths_that_are_all_silent_few_ask() {
     let mut network = Network::pair(110, CALM, 1);

@@ -1,8 +1,10 @@
 //! What an endpoint tells about itself: the counters of the paths are those of the endpoint, in every test of this
 //! folder; snapshots in parts are complete.
 
+use rstest::rstest;
+
 use super::network::*;
-use crate::endpoint::Endpoint;
+use crate::endpoint::{Endpoint, EndpointConfig};
 use crate::host::Visibility;
 use crate::telemetry::log::{Ending, Record, What, route_by_number};
 use crate::telemetry::{ConnectionState, Counters, PathState};
@@ -46,7 +48,10 @@ fn write(network: &mut Network, qp: QpId, cookie: u64, length: u32) {
 }
 
 fn with_regions(seed: u64, weather: Weather, planes: u8) -> (Network, QpId) {
-    let mut network = Network::pair(seed, weather, planes);
+    regions_of(Network::pair(seed, weather, planes))
+}
+
+fn regions_of(mut network: Network) -> (Network, QpId) {
     let (qp, _) = network.connected(0, 1);
     network.region(0, LOCAL, BASE, pattern(1, 4 << 20), Visibility::Relaxed);
     network.region(1, REMOTE, BASE, vec![0; 4 << 20], Visibility::Relaxed);
@@ -371,4 +376,52 @@ fn a_log_changes_nothing_else() {
         (*network.nodes[0].endpoint.counters(), network.carried)
     };
     assert_eq!(run(true), run(false));
+}
+
+// WIRE 8.22
+/// A lone sender is not limited: there are two.
+#[rstest]
+#[case(1, 2)]
+#[case(2, 4)]
+fn a_small_grant_needs_few_paths(#[case] planes: u8, #[case] most: usize) {
+    let mut network = Network::new(503, CALM);
+    for host in 1..=3 {
+        let addresses: Vec<_> = (0..planes).map(|plane| ip(host, plane)).collect();
+        network.add(EndpointConfig {
+            driving: Driving::Busy,
+            ..config(u16::from(host), &addresses)
+        });
+    }
+    network.nodes[1].endpoint.set_drain(Some(50_000_000), None);
+    network.region(1, REMOTE, BASE, vec![0; 4 << 20], Visibility::Relaxed);
+    let qps = [0, 2].map(|node| {
+        network.region(node, LOCAL, BASE, pattern(1, 4 << 20), Visibility::Relaxed);
+        (node, network.connected(node, 1).0)
+    });
+    let write = |network: &mut Network| {
+        let operation = Operation::Write {
+            remote_addr: BASE,
+            rkey: REMOTE,
+        };
+        for (node, qp) in qps {
+            network.submit(node, qp, 0, operation, gather(LOCAL, BASE, 4 << 20));
+        }
+    };
+    let sent = |network: &Network| -> Vec<u64> {
+        let sender = network.nodes[0].endpoint.connections().next().unwrap();
+        let counters = sender.paths.iter().map(|path| path.counters);
+        counters.map(|counters| counters.data_bytes_sent).collect()
+    };
+    // Nothing is known of the grant before the first answers.
+    write(&mut network);
+    network.run(10 * MS);
+    let before = sent(&network);
+    network.run(20 * MS);
+    let used = sent(&network);
+    let used = used
+        .iter()
+        .zip(&before)
+        .filter(|(now, before)| now > before);
+    let used = used.count();
+    assert!((1..=most).contains(&used), "{used} of {}", before.len());
 }

@@ -417,7 +417,7 @@ impl<R: Copy> PathTx<R> {
     /// Does what is due and says what the caller must do; see [`PathAction`]. If more is due, the next
     /// [`Self::poll_timeout`] is not in the future.
     ///
-    /// `excused_until`: until then the silence shows nothing about the route, and no probe is sent (WIRE 4.25).
+    /// `excused_until`: until then the silence shows nothing about the route, and no probe is sent (WIRE 4.29).
     pub fn handle_timeout(&mut self, now: Time, excused_until: Option<Time>) -> PathAction {
         let verdicts = self.loss.expire(now, &mut self.ring, self.heard, &self.rtt);
         if verdicts.lost > 0 {
@@ -449,7 +449,7 @@ impl<R: Copy> PathTx<R> {
         PathAction::None
     }
 
-    /// What others sent later was answered: if a probe was due, it is (WIRE 4.25).
+    /// What others sent later was answered: if a probe was due, it is (WIRE 4.29).
     pub fn end_excuse(&mut self) {
         self.probe.end_excuse();
     }
