@@ -1,8 +1,8 @@
 //! Does a route swallow large packets and carry small ones? What one path has seen of it (WIRE 4.25).
 //!
 //! A packet found lost by order was followed by something that arrived: the route works. If that happens to large packets
-//! round after round, and none of that size or a larger one arrives, the route has a hole, and not bad luck: at 10 %
-//! random loss one series in a hundred million is as long, and a series must go on for a while besides, in which a route
+//! round after round, and none of that size or a larger one arrives, the route has a hole, and not bad luck: at 30 %
+//! random loss one series in two millions is as long, and a series must go on for a while besides, in which a route
 //! that is merely overfull lets something through. A dead route proves nothing here, because nothing arrives by it.
 //!
 //! Sizes are sorted into classes, so that packets of 1,400 bytes that arrive say nothing about those of 4,000, and those of
@@ -18,10 +18,10 @@ const CLASS_ENDS: [u32; 5] = [1_216, 1_360, 1_472, 2_112, 4_160];
 const CLASSES: usize = CLASS_ENDS.len() + 1;
 
 /// Acknowledgements that proved a loss of the class, one after the other.
-const HOLE_ROUNDS: u16 = 8;
+const HOLE_ROUNDS: u16 = 12;
 
-/// From the first to the last of them at least.
-const HOLE_NS: u64 = 50_000_000;
+/// From the first to the last of them at least. All that is lost is sent again meanwhile, once a round trip.
+const HOLE_NS: u64 = 10_000_000;
 
 /// Rounds further apart do not belong to one series: more than the longest pause between two probes.
 const SERIES_GAP_NS: u64 = 1_000_000_000;
@@ -144,16 +144,16 @@ mod tests {
             lose(&mut evidence, 1, &[4_160; 16]);
         }
         assert_eq!(evidence.hole_bytes(), None);
-        lose(&mut evidence, 51, &[4_160]);
+        lose(&mut evidence, 11, &[4_160]);
         assert_eq!(evidence.hole_bytes(), Some(4_160));
 
         // Much time and few rounds.
         let mut evidence = HoleEvidence::default();
-        for round in 0..7 {
+        for round in 0..11 {
             lose(&mut evidence, 20 * round, &[3_000, 4_160]);
             assert_eq!(evidence.hole_bytes(), None);
         }
-        lose(&mut evidence, 140, &[3_500]);
+        lose(&mut evidence, 220, &[3_500]);
         assert_eq!(evidence.hole_bytes(), Some(3_000));
     }
 
@@ -189,7 +189,7 @@ mod tests {
     #[test]
     fn losses_long_ago_do_not_count() {
         let mut evidence = HoleEvidence::default();
-        for round in 0..7 {
+        for round in 0..11 {
             lose(&mut evidence, 20 * round, &[4_160]);
         }
         lose(&mut evidence, 5_000, &[4_160]);
