@@ -248,7 +248,7 @@ impl Endpoint {
         let indices: SmallVec<[ConnectionIndex; 8]> = self.connections.indices().collect();
         for index in indices {
             self.on_connection(now, index, |connection, cx| {
-                connection.shrink_payload(now, cx.shared, route.destination, bytes)
+                connection.handle_too_large(cx, route.destination, bytes)
             });
         }
     }

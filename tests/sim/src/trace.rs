@@ -41,6 +41,8 @@ pub enum Fate {
     Dark,
     /// A queue was full.
     Overflow,
+    /// Larger than the way carries.
+    TooLarge,
     /// The UDP checksum was wrong.
     Checksum,
     /// Nobody is there.

@@ -47,6 +47,26 @@ fn random_scenarios_over_fabrics_hold_the_contract(#[values(0, 1)] part: u64) {
     assert!(done.iter().all(|count| *count > 5), "{done:?}");
 }
 
+/// Seeds with holes for large packets among them, in all, in two parts; holes must really have been found.
+const HOLE_SEEDS: u64 = 240;
+
+// WIRE 4.25
+#[rstest]
+fn random_scenarios_with_holes_hold_the_contract(#[values(0, 1)] part: u64) {
+    let (mut runs, mut found) = (0, 0);
+    for seed in part * HOLE_SEEDS / 2..(part + 1) * HOLE_SEEDS / 2 {
+        let scenario = random(200_000_000_000_000 + seed);
+        if !scenario.name.ends_with("with a hole") {
+            continue;
+        }
+        let outcome = World::run(&scenario, false);
+        assert!(outcome.is_right(), "{outcome}");
+        runs += 1;
+        found += outcome.counters.holes_found;
+    }
+    assert!(runs > 20 && found > 10, "{found} holes in {runs} runs");
+}
+
 #[rstest]
 #[case(3)]
 #[case(21)]

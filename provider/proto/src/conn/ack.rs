@@ -188,7 +188,7 @@ impl Connection {
     ) -> usize {
         let allowance = self.allowance(cx);
         let mut packet = std::mem::take(&mut cx.shared.packet);
-        let longest = self.packet_bytes().max(ACK_HEADER_BYTES);
+        let longest = self.small_packet_bytes().max(ACK_HEADER_BYTES);
         let mut builder = AckBuilder::new(space(&mut packet, longest));
         let paths_left = self.push_path_blocks(cx.now, &mut builder);
         let streams_left = self.push_stream_blocks(cx, host, &mut builder);
@@ -382,7 +382,10 @@ impl Connection {
                 .tx
                 .handle_block(cx.now, &block, &mut acked);
             for segment in acked.drain(..) {
-                self.packet_acked(cx, &segment);
+                match segment.padding_for() {
+                    None => self.packet_acked(cx, &segment),
+                    Some(payload_bytes) => self.search_arrived(cx, at, payload_bytes),
+                }
             }
             cx.shared.acked = acked;
             self.after_block(cx, at, &outcome);
@@ -417,6 +420,9 @@ impl Connection {
         if outcome.lost > 0 {
             self.count_lost(cx, at, outcome.lost);
             self.lost_paths |= 1 << at;
+        }
+        if let Some(bytes) = outcome.hole_bytes {
+            self.handle_hole(cx, bytes);
         }
         if outcome.woke {
             self.log_path(cx, at, What::PathReturns);

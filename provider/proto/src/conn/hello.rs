@@ -171,8 +171,9 @@ impl Connection {
         self.peer.incarnation = hello.identity.incarnation;
         self.peer.message_span = hello.message_span;
         self.peer.packet_span = hello.packet_span;
-        self.payload_bytes = config.payload_bytes.min(hello.payload_bytes);
-        self.window.set_payload(self.payload_bytes);
+        let payload_bytes = config.payload_bytes.min(hello.payload_bytes);
+        self.set_payload(payload_bytes);
+        let config = &cx.shared.config;
         self.window.on_hello(hello.window_bytes, hello.w0_packets);
         self.routes.learn(config, &hello.addresses);
         self.window.set_lanes(self.routes.lanes().len());

@@ -370,6 +370,7 @@ impl Connection {
             let driving = cx.shared.config.driving;
             self.spread.arm(now, driving, self.window.min_rtt_ns());
         }
+        self.resume_search(now);
         if self.plane_check_owed {
             self.plane_check_owed = false;
             self.plane_check_at = Some(now);

@@ -38,6 +38,8 @@ pub(crate) struct TxPath {
     pub markers_due: u8,
     pub announce_due: bool,
     pub probes_due: u8,
+    /// Packets of the present search that it lost.
+    pub search_losses: u8,
 }
 
 /// What comes after a segment in a train.
@@ -79,6 +81,7 @@ impl Connection {
                 markers_due: 0,
                 announce_due: false,
                 probes_due: 0,
+                search_losses: 0,
             });
         }
     }
@@ -151,7 +154,7 @@ impl Connection {
             }
             self.lost_paths &= !(1 << at);
         }
-        false
+        self.build_search(cx, train)
     }
 
     /// Fills `train` with the ACK that is due and small new segments behind it (WIRE 5.11); false if there are none.

@@ -114,6 +114,11 @@ pub enum What {
         /// Payload of a full packet.
         payload_bytes: u16,
     },
+    /// Larger packets from now on: some were proved to pass.
+    PayloadGrown {
+        /// Payload of a full packet.
+        payload_bytes: u16,
+    },
     /// A path took another route.
     PathMoved {
         /// Why.
@@ -226,6 +231,7 @@ impl What {
             Self::ConnectionEnded { .. } => "connection_ended",
             Self::PeerRestarted { .. } => "peer_restarted",
             Self::PayloadShrunk { .. } => "payload_shrunk",
+            Self::PayloadGrown { .. } => "payload_grown",
             Self::PathMoved { .. } => "path_moved",
             Self::PathRests => "path_rests",
             Self::PathReturns => "path_returns",
@@ -275,7 +281,7 @@ impl What {
             Self::PeerRestarted { incarnation } => {
                 smallvec![("incarnation", Field::Number(incarnation.0))]
             }
-            Self::PayloadShrunk { payload_bytes } => {
+            Self::PayloadShrunk { payload_bytes } | Self::PayloadGrown { payload_bytes } => {
                 smallvec![("payload_bytes", number(u32::from(payload_bytes)))]
             }
             Self::PathMoved {

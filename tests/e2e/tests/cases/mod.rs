@@ -19,6 +19,7 @@ mod perftest;
 mod pingpong;
 mod planes;
 mod plugin;
+mod pmtu;
 mod scale;
 mod telemetry;
 mod trouble;
@@ -53,6 +54,7 @@ pub fn all() -> Vec<Case> {
         telemetry::cases(),
         trouble::cases(),
         planes::cases(),
+        pmtu::cases(),
         neighbours::cases(),
         links::cases(),
         container::cases(),

@@ -76,7 +76,7 @@ struct Runs {
 const BATCH: u64 = 500;
 
 /// Fresh seeds begin here, where random scenarios have all faults.
-const FIRST_FRESH_SEED: u64 = 3_000_000;
+const FIRST_FRESH_SEED: u64 = 200_000_000_000_000;
 
 fn scenario_of(name: Option<&str>, seed: u64) -> Result<Scenario> {
     let Some(name) = name else {

@@ -230,7 +230,7 @@ mod tests {
                     }
                     Change::Rate { .. } => found[6] += 1,
                     Change::Delay { .. } => found[7] += 1,
-                    Change::Down | Change::Up => {}
+                    Change::Down | Change::Up | Change::Narrow { .. } => {}
                 }
             }
             let faults = scenario.faults.iter().map(|(_, fault)| fault);

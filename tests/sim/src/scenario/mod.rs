@@ -1,8 +1,9 @@
-//! What is simulated: hosts, network, programs and what happens to them. Scenarios are drawn from a seed (`random.rs`, and `fabrics.rs` for those over a fabric)
+//! What is simulated: hosts, network, programs and what happens to them. Scenarios are drawn from a seed (`random.rs`, and `fabrics.rs` for those over a fabric, `narrow.rs` for holes)
 //! or named (`named`, `named.rs`).
 
 mod fabrics;
 mod named;
+mod narrow;
 mod random;
 
 use crate::NodeId;
@@ -41,6 +42,11 @@ pub enum Fault {
     },
     /// From now on this part of the packets is lost.
     Loss(f64),
+    /// From now on larger UDP payloads vanish.
+    Narrow {
+        /// The largest that passes.
+        largest_bytes: u64,
+    },
     /// Something happens to links, of a scenario that has a fabric.
     Links(Links, Change),
     /// A process dies; if `silent` its whole host.

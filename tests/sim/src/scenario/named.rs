@@ -43,6 +43,10 @@ pub const NAMES: &[&str] = &[
     "reroll",
     "reroll-lossy",
     "reroll-skewed",
+    "hole",
+    "hole-lossy",
+    "hole-at-first",
+    "hole-for-a-while",
 ];
 
 /// Every scenario with a name, or `None`.
@@ -245,6 +249,21 @@ pub fn named(name: &str, seed: u64) -> Option<Scenario> {
                 _ => {}
             }
             edit(&mut scenario, &|w| w.messages = 400);
+        }
+        "hole" | "hole-lossy" | "hole-at-first" | "hole-for-a-while" => {
+            if name == "hole-lossy" {
+                network.loss = 0.1;
+            }
+            let narrow = |largest_bytes| Fault::Narrow { largest_bytes };
+            let at_ns = if name == "hole-at-first" { 0 } else { 400_000 };
+            scenario.faults = vec![(at_ns, narrow(1_472))];
+            if name == "hole-for-a-while" {
+                // Over before it is found out, or a moment later.
+                scenario.faults.push((50_000_000, narrow(u64::MAX)));
+            }
+            edit(&mut scenario, &|w| {
+                (w.messages, w.max_bytes) = (400, 50_000)
+            });
         }
         _ => return named_late(name, scenario),
     }

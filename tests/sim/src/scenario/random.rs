@@ -6,7 +6,7 @@ use metaroce_proto::types::Driving;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-use super::{Fault, Pair, Scenario, fabrics};
+use super::{Fault, Pair, Scenario, fabrics, narrow};
 use crate::NodeId;
 use crate::network::NetworkConfig;
 use crate::node::HostConfig;
@@ -139,6 +139,7 @@ pub fn random(seed: u64) -> Scenario {
         sample_ns: 0,
     };
     fabrics::perhaps_on_fabric(&mut scenario);
+    narrow::perhaps_narrow(&mut scenario);
     if seed >= fabrics::FIRST_FABRIC_SEED {
         // Not drawn: earlier seeds keep their meaning.
         let congestion = &ALGORITHMS[(seed / 2) as usize % ALGORITHMS.len()];

@@ -50,6 +50,11 @@ impl World {
                     network.config_mut().loss = *loss;
                 }
             }
+            Fault::Narrow { largest_bytes } => {
+                if let Some(network) = self.network(fault) {
+                    network.config_mut().largest_bytes = *largest_bytes;
+                }
+            }
             Fault::Links(links, change) => {
                 let found = match &mut self.wires {
                     Wires::Fabric(fabric) => fabric.change(self.now, *links, *change),

@@ -172,6 +172,12 @@ pub(super) struct Network {
     /// Packets carried, for tests that look at them.
     pub sniffed: Option<Vec<Vec<u8>>>,
     pub carried: u64,
+    /// Larger packets vanish, or are answered by ICMP, once so many packets were carried.
+    pub largest: usize,
+    pub narrow_after: u64,
+    pub tells_largest: bool,
+    /// Only those from this address.
+    pub narrow: Option<IpAddr>,
 }
 
 pub(super) fn config(index: u16, addresses: &[IpAddr]) -> EndpointConfig {
@@ -219,6 +225,10 @@ impl Network {
             cut: Vec::new(),
             sniffed: None,
             carried: 0,
+            largest: usize::MAX,
+            narrow_after: 0,
+            tells_largest: false,
+            narrow: None,
         }
     }
 
@@ -476,6 +486,14 @@ impl Network {
         if self.cut.contains(&from.ip()) || self.rng.random_bool(self.weather.loss) {
             return;
         }
+        let narrow = self.narrow.is_none_or(|narrow| narrow == from.ip())
+            && self.carried > self.narrow_after;
+        if bytes.len() > self.largest && narrow {
+            if self.tells_largest {
+                self.too_large(from, to);
+            }
+            return;
+        }
         let skew = if self.weather.skew_ns == 0 {
             0
         } else {
@@ -545,6 +563,20 @@ impl Network {
                     .handle_unreachable(now, to, Some(SourceSlot(slot as u8)));
             }
         }
+    }
+
+    fn too_large(&mut self, from: SocketAddr, to: SocketAddr) {
+        let mut nodes = self.nodes.iter_mut();
+        let Some(node) = nodes.find(|node| node.addresses.contains(&from.ip())) else {
+            return;
+        };
+        let route = Route {
+            local: LocalIndex(0),
+            source: SourceSlot(0),
+            destination: to,
+        };
+        let bytes = self.largest as u32 + 1;
+        node.endpoint.handle_too_large(self.now, route, bytes);
     }
 
     /// The next thing that happens; false if nothing will.
