@@ -1,6 +1,6 @@
 //! Random scenarios from a fixed range of seeds, and that a seed decides everything.
 
-use metaroce_sim::scenario::{named, random};
+use metaroce_sim::scenario::{FIRST_CROWD_SEED, bulk_to_one, named, random};
 use metaroce_sim::world::World;
 use rstest::rstest;
 
@@ -45,6 +45,42 @@ fn random_scenarios_over_fabrics_hold_the_contract(#[values(0, 1)] part: u64) {
     assert!(runs > FABRIC_SEEDS / 6, "{runs}");
     // Queues overflow rarely: what the receivers grant leaves them room.
     assert!(done.iter().all(|count| *count > 5), "{done:?}");
+}
+
+/// Seeds with crowds, in all, in two parts.
+const CROWD_SEEDS: u64 = 120;
+
+// WIRE 8.14
+/// Many send to one, come and go: what is granted never exceeds what the receivers can take in.
+#[rstest]
+fn random_crowds_hold_the_contract(#[values(0, 1)] part: u64) {
+    let mut shared_grants = 0;
+    for seed in part * CROWD_SEEDS / 2..(part + 1) * CROWD_SEEDS / 2 {
+        let outcome = World::run(&random(FIRST_CROWD_SEED + seed), false);
+        assert!(outcome.is_right(), "{outcome}");
+        shared_grants += outcome.shared_grants;
+    }
+    assert!(shared_grants > 5_000, "{shared_grants}");
+}
+
+/// A host that grants twice its share is found.
+#[rstest]
+#[case(1)]
+#[case(2)]
+fn a_host_that_grants_too_much_is_found(#[case] grants_times: u32) {
+    let mut scenario = bulk_to_one(1, 4, 100);
+    for host in &mut scenario.hosts {
+        host.drain_bits_per_s = Some(5_000_000_000);
+        host.grants_times = grants_times;
+    }
+    let outcome = World::run(&scenario, false);
+    let found = |wrong: &String| wrong.contains("are granted to");
+    assert_eq!(
+        outcome.violations.iter().any(found),
+        grants_times > 1,
+        "{outcome}"
+    );
+    assert!(outcome.shared_grants > 0 || grants_times > 1, "{outcome}");
 }
 
 #[rstest]

@@ -1,10 +1,13 @@
 //! What a connection tells about itself: to `metaroce stat`, the statistics file and the tests. Nothing here changes
 //! anything, but for the counters of paths that end with it.
 
+use crate::cc::Demand;
 use crate::conn::schedule::TxPath;
 use crate::conn::streams::List;
 use crate::conn::{Connection, RxPath, Shared, State};
-use crate::telemetry::{ConnectionInfo, ConnectionState, PathInfo, PathState, ReceivingPathInfo};
+use crate::telemetry::{
+    ConnectionInfo, ConnectionState, GrantsInfo, PathInfo, PathState, ReceivingPathInfo,
+};
 
 impl Connection {
     /// A snapshot, with all paths.
@@ -31,6 +34,19 @@ impl Connection {
             grant_bytes_per_s: self.window.grant_bytes_per_s().unwrap_or(u64::MAX),
             paths: self.paths.iter().map(|path| path.info(shared)).collect(),
             receiving_paths: self.rx_paths.iter().map(|path| path.info(shared)).collect(),
+        }
+    }
+
+    /// Its grants, in both directions.
+    pub(crate) fn grants_info(&self) -> GrantsInfo {
+        let demand = self.inbound.demand();
+        GrantsInfo {
+            id: self.my_id,
+            peer_id: self.peer.id,
+            grant_bytes_per_s: self.window.grant_bytes_per_s().unwrap_or(u64::MAX),
+            peer_active: demand != Demand::Nothing,
+            peer_limited: matches!(demand, Demand::Limited(_)),
+            promised_bytes_per_s: self.inbound.promised(),
         }
     }
 

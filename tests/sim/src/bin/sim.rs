@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use anyhow::{Result, anyhow};
 use clap::{Args, CommandFactory, FromArgMatches, Parser};
 use metaroce_sim::performance::{self, Measuring};
-use metaroce_sim::scenario::{NAMES, Scenario, bulk, named, random};
+use metaroce_sim::scenario::{FIRST_CROWD_SEED, NAMES, Scenario, bulk, named, random};
 use metaroce_sim::trace::Show;
 use metaroce_sim::world::World;
 
@@ -76,7 +76,7 @@ struct Runs {
 const BATCH: u64 = 500;
 
 /// Fresh seeds begin here, where random scenarios have all faults.
-const FIRST_FRESH_SEED: u64 = 3_000_000;
+const FIRST_FRESH_SEED: u64 = FIRST_CROWD_SEED;
 
 fn scenario_of(name: Option<&str>, seed: u64) -> Result<Scenario> {
     let Some(name) = name else {

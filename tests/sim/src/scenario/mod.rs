@@ -1,6 +1,7 @@
-//! What is simulated: hosts, network, programs and what happens to them. Scenarios are drawn from a seed (`random.rs`, and `fabrics.rs` for those over a fabric)
+//! What is simulated: hosts, network, programs and what happens to them. Scenarios are drawn from a seed (`random.rs`, `crowds.rs` for those in which many send to one, and `fabrics.rs` for those over a fabric)
 //! or named (`named`, `named.rs`).
 
+mod crowds;
 mod fabrics;
 mod named;
 mod random;
@@ -13,6 +14,7 @@ use crate::node::HostConfig;
 pub use crate::program::Pair;
 use crate::workload::Workload;
 
+pub use crowds::FIRST_CROWD_SEED;
 pub use named::{NAMES, bulk, bulk_to_one, named};
 pub use random::random;
 

@@ -6,9 +6,11 @@ use metaroce_proto::endpoint::RxMeta;
 use metaroce_proto::event::Event;
 use metaroce_proto::train::{Piece, Train};
 use metaroce_proto::types::{LocalIndex, Time};
+use metaroce_proto::wire::{self, Packet};
 
 use super::{What, World};
 use crate::NodeId;
+use crate::checker::Host;
 use crate::memory::HostView;
 use crate::network::{Datagram, owner, slot_of};
 use crate::node::{Life, PORT_BASE};
@@ -111,6 +113,13 @@ impl World {
             }
             node.endpoint.handle_datagram(now, &meta, bytes, &mut host);
             count += 1;
+            if let (Some(grants), Ok(Packet::Ack(ack))) = (&mut self.grants, Packet::parse(bytes)) {
+                let mut connections = node.endpoint.grants();
+                // Under an id that a restarted peer was given and has not shown to know, nothing counts yet (WIRE 3.5).
+                if connections.any(|connection| connection.id == ack.base.connection) {
+                    grants.on_came(id, &ack);
+                }
+            }
         }
         if count > 0 {
             node.endpoint.handle_batch_end(now, &mut host);
@@ -121,6 +130,7 @@ impl World {
             node.endpoint
                 .set_receive_pressure(now, fill_per_mille, drops);
         }
+        self.check_grants_kept(id);
         count
     }
 
@@ -191,7 +201,37 @@ impl World {
             }
         }
         self.nodes[id.0].train = train;
+        self.check_grants_made(id);
         packets
+    }
+
+    /// What a node grants to those that it has sent ACKs.
+    fn check_grants_made(&mut self, id: NodeId) {
+        let node = &self.nodes[id.0];
+        let Some(grants) = &mut self.grants else {
+            return;
+        };
+        let host = Host {
+            node: id,
+            now: self.now,
+            payload_bytes: node.config.payload_bytes,
+            paused_until: node.paused_until,
+            timer_slack_ns: node.config.timer_slack_ns,
+            info: node.endpoint.info(),
+        };
+        if let Some(wrong) = grants.check_left(&host, node.endpoint.grants()) {
+            self.ledger.violate(self.now, format!("{id}: {wrong}"));
+        }
+    }
+
+    /// Which grants a node keeps to that has read ACKs.
+    fn check_grants_kept(&mut self, id: NodeId) {
+        let Some(grants) = &mut self.grants else {
+            return;
+        };
+        if let Some(wrong) = grants.check_came(id, self.nodes[id.0].endpoint.grants()) {
+            self.ledger.violate(self.now, format!("{id}: {wrong}"));
+        }
     }
 
     /// What a train must be for one send call.
@@ -259,6 +299,7 @@ impl World {
             let Some(bytes) = self.gather(id, train, index) else {
                 continue;
             };
+            let bytes = self.note_ack(id, bytes);
             let destination = route.destination;
             let datagram = Box::new(Datagram {
                 from: id,
@@ -273,6 +314,25 @@ impl World {
             self.note(Fate::Sent, &datagram);
             self.send_datagram(datagram);
         }
+    }
+
+    /// An ACK leaves, as its host would have it, with what a host that is wrong makes of it.
+    fn note_ack(&mut self, id: NodeId, bytes: Rc<[u8]>) -> Rc<[u8]> {
+        let Some(grants) = &mut self.grants else {
+            return bytes;
+        };
+        let Ok(Packet::Ack(mut ack)) = Packet::parse(&bytes) else {
+            return bytes;
+        };
+        let times = self.nodes[id.0].config.grants_times;
+        if times == 1 {
+            grants.on_left(id, &ack);
+            return bytes;
+        }
+        let granted = &mut ack.allowance.grant_kib_per_s;
+        *granted = granted.saturating_mul(times);
+        grants.on_left(id, &ack);
+        wire::emit_again(&Packet::Ack(ack), bytes.len()).map_or(bytes, Rc::from)
     }
 
     /// Puts a datagram on the wires.

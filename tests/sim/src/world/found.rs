@@ -102,6 +102,7 @@ impl World {
             passed: self.exchange.map(Progress::into_passed).unwrap_or_default(),
             samples: self.samples,
             resting_paths: self.resting_paths,
+            shared_grants: self.grants.map_or(0, |grants| grants.shared()),
             agents,
             connections: connections.collect(),
             packets_seen: if self.ledger.violations().is_empty() {

@@ -16,7 +16,7 @@ use metaroce_proto::types::{SourceSlot, Time};
 use rand::rngs::SmallRng;
 use rand::{RngCore, SeedableRng};
 
-use crate::checker::Ledger;
+use crate::checker::{Grants, Ledger};
 use crate::exchange::Progress;
 use crate::fabric::{Change, Hop, Links, Loss, Next};
 use crate::network::Datagram;
@@ -77,6 +77,8 @@ pub struct World {
     pub(crate) now: Time,
     pub(crate) nodes: Vec<Node>,
     pub(crate) ledger: Ledger,
+    /// What hosts grant one another, where that is checked: nothing but time is won by leaving it out.
+    grants: Option<Grants>,
     pub(crate) programs: Vec<Program>,
     pub(crate) receive_leases: HashMap<u64, Lease>,
     pub(crate) next_cookie: u64,
@@ -157,6 +159,7 @@ impl World {
             now: start,
             nodes,
             ledger: Ledger::default(),
+            grants: scenario.carry_payloads.then(Grants::default),
             programs: Vec::new(),
             receive_leases: HashMap::new(),
             next_cookie: 0,
