@@ -18,6 +18,10 @@ fn random_scenarios_hold_the_contract(#[values(0, 1, 2, 3)] part: u64) {
 /// Seeds over fabrics, in all, in two parts; and what the links did to the packets must really have happened.
 const FABRIC_SEEDS: u64 = 300;
 
+/// What must have happened in each part: packets lost, lost on dead links, damaged, duplicated, marked, and too many for a
+/// queue. A quarter of what was seen in the part that saw less. Queues overflow rarely: what receivers grant leaves them room.
+const FAULTS_MIN: [u64; 6] = [1_300, 680, 40, 870, 490, 3];
+
 #[rstest]
 fn random_scenarios_over_fabrics_hold_the_contract(#[values(0, 1)] part: u64) {
     let (mut runs, mut done) = (0, [0; 6]);
@@ -43,8 +47,11 @@ fn random_scenarios_over_fabrics_hold_the_contract(#[values(0, 1)] part: u64) {
             .for_each(|(sum, count)| *sum += count);
     }
     assert!(runs > FABRIC_SEEDS / 6, "{runs}");
-    // Queues overflow rarely: what the receivers grant leaves them room.
-    assert!(done.iter().all(|count| *count > 5), "{done:?}");
+    let enough = done
+        .iter()
+        .zip(FAULTS_MIN)
+        .all(|(count, least)| *count >= least);
+    assert!(enough, "{done:?}, at least {FAULTS_MIN:?}");
 }
 
 /// Seeds with crowds, in all, in two parts.
