@@ -1,6 +1,6 @@
 //! Random scenarios from a fixed range of seeds, and that a seed decides everything.
 
-use metaroce_sim::scenario::{FIRST_CROWD_SEED, bulk_to_one, named, random};
+use metaroce_sim::scenario::{FIRST_CROWD_SEED, granting, named, random};
 use metaroce_sim::world::World;
 use rstest::rstest;
 
@@ -75,11 +75,7 @@ fn random_crowds_hold_the_contract(#[values(0, 1)] part: u64) {
 #[case(1)]
 #[case(2)]
 fn a_host_that_grants_too_much_is_found(#[case] grants_times: u32) {
-    let mut scenario = bulk_to_one(1, 4, 100);
-    for host in &mut scenario.hosts {
-        host.drain_bits_per_s = Some(5_000_000_000);
-        host.grants_times = grants_times;
-    }
+    let scenario = granting(1, grants_times);
     let outcome = World::run(&scenario, false);
     let found = |wrong: &String| wrong.contains("are granted to");
     assert_eq!(

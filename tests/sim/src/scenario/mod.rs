@@ -15,7 +15,7 @@ pub use crate::program::Pair;
 use crate::workload::Workload;
 
 pub use crowds::FIRST_CROWD_SEED;
-pub use named::{NAMES, bulk, bulk_to_one, named};
+pub use named::{NAMES, WRONG, bulk, bulk_to_one, granting, named};
 pub use random::random;
 
 /// Something that happens to the world while it runs.
