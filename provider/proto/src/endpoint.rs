@@ -406,6 +406,11 @@ impl Endpoint {
         (some.into_iter().map(info).collect(), next)
     }
 
+    /// The rates that all connections are held to as senders, in bytes of payload per second.
+    pub fn allowed_bytes_per_s(&self) -> impl Iterator<Item = u64> + '_ {
+        self.connections.iter().map(Connection::allowed_bytes_per_s)
+    }
+
     /// The grants of all connections: cheaper than everything that there is to know of them.
     pub fn grants(&self) -> impl Iterator<Item = GrantsInfo> + '_ {
         self.connections.iter().map(Connection::grants_info)

@@ -37,6 +37,18 @@ impl Connection {
         }
     }
 
+    /// The rate that it is held to as a sender, in bytes of payload per second: the windows of its paths over their round
+    /// trips, and what the peer grants.
+    pub(crate) fn allowed_bytes_per_s(&self) -> u64 {
+        let of_path = |path: &TxPath| {
+            let srtt_ns = path.tx.srtt_ns().filter(|srtt_ns| *srtt_ns > 0)?;
+            Some(path.tx.window().packets() * 1e9 / srtt_ns as f64)
+        };
+        let own =
+            self.paths.iter().filter_map(of_path).sum::<f64>() * f64::from(self.payload_bytes);
+        (own as u64).min(self.window.grant_bytes_per_s().unwrap_or(u64::MAX))
+    }
+
     /// Its grants, in both directions.
     pub(crate) fn grants_info(&self) -> GrantsInfo {
         let demand = self.inbound.demand();

@@ -186,6 +186,9 @@ struct NodeMemory {
     windows: BTreeMap<(RegionIndex, u64), Window>,
     /// Memory that may be read by sends now: ends and how many requests name it.
     sources: BTreeMap<(RegionIndex, u64, u64), u32>,
+    /// Of these the ones that were asked for last, as long as nothing has changed.
+    last_window: Option<((RegionIndex, u64), Window)>,
+    last_source: Option<(RegionIndex, u64, u64)>,
 }
 
 /// See the file's head.

@@ -23,6 +23,9 @@ const ROUNDS_MAX: u32 = 10_000;
 /// Turns in a row that a timer asked for at once and that did nothing.
 const SPINS_MAX: u32 = 1_000;
 
+/// Datagrams that are kept to be used again: more than are read between two that are sent.
+const SPARE_MAX: usize = 1_024;
+
 /// After this an idle timer is asked again, whatever it says: it stands for the least time that a turn takes.
 const TURN_NS: u64 = 200;
 
@@ -119,6 +122,9 @@ impl World {
                 if connections.any(|connection| connection.id == ack.base.connection) {
                     grants.on_came(id, &ack);
                 }
+            }
+            if self.spare.len() < SPARE_MAX {
+                self.spare.push(datagram);
             }
         }
         if count > 0 {
@@ -295,44 +301,61 @@ impl World {
             );
             return;
         }
-        for index in 0..train.segments().len() {
-            let Some(bytes) = self.gather(id, train, index) else {
+        let mut bytes = std::mem::take(&mut self.gathered);
+        for (index, segment) in train.segments().iter().enumerate() {
+            if !self.gather(id, train, index, &mut bytes) {
                 continue;
-            };
-            let bytes = self.note_ack(id, bytes);
-            let destination = route.destination;
-            let datagram = Box::new(Datagram {
+            }
+            self.note_ack(id, &mut bytes);
+            let datagram = Datagram {
                 from: id,
                 to,
                 plane,
                 slot: route.source,
-                destination,
+                destination: route.destination,
                 ce: false,
-                uncarried_bytes: train.segments()[index].length - bytes.len() as u32,
-                bytes,
-            });
+                uncarried_bytes: segment.length - bytes.len() as u32,
+                bytes: Rc::default(),
+            };
+            let datagram = self.pack(datagram, &bytes);
             self.note(Fate::Sent, &datagram);
             self.send_datagram(datagram);
         }
+        self.gathered = bytes;
+    }
+
+    /// A datagram with these bytes, in the place of one that was read, if there is one.
+    fn pack(&mut self, mut datagram: Datagram, bytes: &[u8]) -> Box<Datagram> {
+        let Some(mut place) = self.spare.pop() else {
+            datagram.bytes = bytes.into();
+            return Box::new(datagram);
+        };
+        std::mem::swap(&mut datagram.bytes, &mut place.bytes);
+        match Rc::get_mut(&mut datagram.bytes) {
+            Some(old) if old.len() == bytes.len() => old.copy_from_slice(bytes),
+            _ => datagram.bytes = bytes.into(),
+        }
+        *place = datagram;
+        place
     }
 
     /// An ACK leaves, as its host would have it, with what a host that is wrong makes of it.
-    fn note_ack(&mut self, id: NodeId, bytes: Rc<[u8]>) -> Rc<[u8]> {
+    fn note_ack(&mut self, id: NodeId, bytes: &mut Vec<u8>) {
         let Some(grants) = &mut self.grants else {
-            return bytes;
+            return;
         };
-        let Ok(Packet::Ack(mut ack)) = Packet::parse(&bytes) else {
-            return bytes;
+        let Ok(Packet::Ack(mut ack)) = Packet::parse(bytes) else {
+            return;
         };
         let times = self.nodes[id.0].config.grants_times;
-        if times == 1 {
-            grants.on_left(id, &ack);
-            return bytes;
-        }
         let granted = &mut ack.allowance.grant_kib_per_s;
         *granted = granted.saturating_mul(times);
         grants.on_left(id, &ack);
-        wire::emit_again(&Packet::Ack(ack), bytes.len()).map_or(bytes, Rc::from)
+        if times != 1
+            && let Some(wrong) = wire::emit_again(&Packet::Ack(ack), bytes.len())
+        {
+            *bytes = wrong;
+        }
     }
 
     /// Puts a datagram on the wires.
@@ -356,12 +379,11 @@ impl World {
         }
     }
 
-    /// The bytes of a packet, as far as they are carried; `None`, and the endpoint told, where its memory cannot be read.
-    fn gather(&mut self, id: NodeId, train: &Train, index: usize) -> Option<Rc<[u8]>> {
+    /// The bytes of a packet, as far as they are carried; false, and the endpoint told, where its memory cannot be read.
+    fn gather(&mut self, id: NodeId, train: &Train, index: usize, packet: &mut Vec<u8>) -> bool {
         let now = self.now;
         let segment = &train.segments()[index];
         let node = &mut self.nodes[id.0];
-        let mut packet = std::mem::take(&mut self.gathered);
         packet.clear();
         // Of a packet out of hollow memory only what is before its payload is carried.
         let (hollow, mut whole) = (node.memory.is_hollow(), true);
@@ -390,7 +412,7 @@ impl World {
                                     now,
                                     format!("{id}: a packet without owner reads memory"),
                                 );
-                                return None;
+                                return false;
                             };
                             let mut host = HostView {
                                 node: id,
@@ -399,15 +421,13 @@ impl World {
                                 ledger: &mut self.ledger,
                             };
                             node.endpoint.handle_bad_memory(now, owner, &mut host);
-                            return None;
+                            return false;
                         }
                     }
                 }
             }
         }
-        let carried = Rc::from(&packet[..]);
-        self.gathered = packet;
-        Some(carried)
+        true
     }
 
     /// When the node gets its next turn, after work of `work_ns`.

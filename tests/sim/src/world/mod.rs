@@ -96,6 +96,8 @@ pub struct World {
     arrivals: Vec<(Time, Datagram)>,
     /// Reused.
     gathered: Vec<u8>,
+    /// Datagrams that were read, to be used again.
+    spare: Vec<Box<Datagram>>,
     /// Counters of endpoints that are gone.
     lost_counters: Counters,
     completions: Vec<Completion>,
@@ -175,6 +177,7 @@ impl World {
             faults_left: scenario.faults.len() as u32,
             arrivals: Vec::new(),
             gathered: Vec::new(),
+            spare: Vec::new(),
             lost_counters: Counters::default(),
             completions: Vec::new(),
             sample_ns: scenario.sample_ns,
