@@ -18,7 +18,7 @@ const BYTES: u32 = 6_000_000;
 
 /// Makes a crowd of some scenarios. Everything comes from a generator of its own.
 pub(super) fn perhaps_a_crowd(scenario: &mut Scenario) {
-    let rng = &mut SmallRng::seed_from_u64(scenario.seed ^ 0xc20_3d);
+    let rng = &mut SmallRng::seed_from_u64(scenario.seed ^ 0xc_203d);
     let pair = scenario.pairs[0].clone();
     if scenario.seed < FIRST_CROWD_SEED || pair.nodes[0] == pair.nodes[1] || rng.random_ratio(1, 2)
     {

@@ -97,6 +97,7 @@ pub struct World {
     /// Reused.
     gathered: Vec<u8>,
     /// Datagrams that were read, to be used again.
+    #[expect(clippy::vec_box, reason = "it is the boxes that are used again")]
     spare: Vec<Box<Datagram>>,
     /// Counters of endpoints that are gone.
     lost_counters: Counters,
