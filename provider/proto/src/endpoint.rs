@@ -29,7 +29,7 @@ use crate::host::Host;
 use crate::path::Constants;
 use crate::stream::HoldBudget;
 use crate::telemetry::log::{Ending, Log, Record, What};
-use crate::telemetry::{ConnectionInfo, Counters, EndedCounters, EndpointInfo};
+use crate::telemetry::{ConnectionInfo, Counters, EndedCounters, EndpointInfo, GrantsInfo};
 use crate::train::{SegmentOwner, Train};
 use crate::types::{EndpointConfig, LocalIndex, QpId, Route, SourceSlot, Status, Time};
 use crate::wire::{CloseReason, ConnectionId, FillStatus, Incarnation};
@@ -406,6 +406,16 @@ impl Endpoint {
         (some.into_iter().map(info).collect(), next)
     }
 
+    /// The rates that all connections are held to as senders, in bytes of payload per second.
+    pub fn allowed_bytes_per_s(&self) -> impl Iterator<Item = u64> + '_ {
+        self.connections.iter().map(Connection::allowed_bytes_per_s)
+    }
+
+    /// The grants of all connections: cheaper than everything that there is to know of them.
+    pub fn grants(&self) -> impl Iterator<Item = GrantsInfo> + '_ {
+        self.connections.iter().map(Connection::grants_info)
+    }
+
     /// The state of the endpoint as a whole, for statistics.
     pub fn info(&self) -> EndpointInfo {
         EndpointInfo {
@@ -415,6 +425,7 @@ impl Endpoint {
             connections: self.connections.len() as u32,
             active_senders: self.shared.fair_share.active(),
             drain_bytes_per_s: self.shared.drain.bytes_per_s(),
+            promised_bytes_per_s: self.shared.fair_share.promised(),
             held_bytes: u64::from(self.shared.hold.held_bytes()),
         }
     }

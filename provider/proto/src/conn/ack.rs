@@ -186,13 +186,18 @@ impl Connection {
         least_bytes: usize,
         train: &mut Train,
     ) -> usize {
-        let allowance = self.allowance(cx);
         let mut packet = std::mem::take(&mut cx.shared.packet);
         let longest = self.small_packet_bytes().max(ACK_HEADER_BYTES);
         let mut builder = AckBuilder::new(space(&mut packet, longest));
         let paths_left = self.push_path_blocks(cx.now, &mut builder);
         let streams_left = self.push_stream_blocks(cx, host, &mut builder);
-        let empty = builder.is_empty() && !self.ack.grant;
+        if builder.is_empty() && !self.ack.grant {
+            // What does not leave tells nothing, and so it promises nothing.
+            cx.shared.packet = packet;
+            self.ack_told();
+            return 0;
+        }
+        let allowance = self.allowance(cx);
         let number = self.ack.number.next();
         let base = Base {
             flags: BaseFlags::NONE,
@@ -204,15 +209,13 @@ impl Connection {
         };
         let length = builder.finish(&base, number, &allowance, least_bytes);
         self.ack_told();
-        if !empty {
-            self.ack.number = number;
-            train.push_bytes(&packet[..length]);
-            train.finish_segment(None);
-            cx.shared.counters.acks_sent += 1;
-            self.ack.due += u8::from(paths_left || streams_left);
-        }
+        self.ack.number = number;
+        train.push_bytes(&packet[..length]);
+        train.finish_segment(None);
+        cx.shared.counters.acks_sent += 1;
+        self.ack.due += u8::from(paths_left || streams_left);
         cx.shared.packet = packet;
-        if empty { 0 } else { length }
+        length
     }
 
     fn ack_told(&mut self) {

@@ -1,10 +1,13 @@
 //! What a connection tells about itself: to `metaroce stat`, the statistics file and the tests. Nothing here changes
 //! anything, but for the counters of paths that end with it.
 
+use crate::cc::Demand;
 use crate::conn::schedule::TxPath;
 use crate::conn::streams::List;
 use crate::conn::{Connection, RxPath, Shared, State};
-use crate::telemetry::{ConnectionInfo, ConnectionState, PathInfo, PathState, ReceivingPathInfo};
+use crate::telemetry::{
+    ConnectionInfo, ConnectionState, GrantsInfo, PathInfo, PathState, ReceivingPathInfo,
+};
 
 impl Connection {
     /// A snapshot, with all paths.
@@ -31,6 +34,31 @@ impl Connection {
             grant_bytes_per_s: self.window.grant_bytes_per_s().unwrap_or(u64::MAX),
             paths: self.paths.iter().map(|path| path.info(shared)).collect(),
             receiving_paths: self.rx_paths.iter().map(|path| path.info(shared)).collect(),
+        }
+    }
+
+    /// The rate that it is held to as a sender, in bytes of payload per second: the windows of its paths over their round
+    /// trips, and what the peer grants.
+    pub(crate) fn allowed_bytes_per_s(&self) -> u64 {
+        let of_path = |path: &TxPath| {
+            let srtt_ns = path.tx.srtt_ns().filter(|srtt_ns| *srtt_ns > 0)?;
+            Some(path.tx.window().packets() * 1e9 / srtt_ns as f64)
+        };
+        let own =
+            self.paths.iter().filter_map(of_path).sum::<f64>() * f64::from(self.payload_bytes);
+        (own as u64).min(self.window.grant_bytes_per_s().unwrap_or(u64::MAX))
+    }
+
+    /// Its grants, in both directions.
+    pub(crate) fn grants_info(&self) -> GrantsInfo {
+        let demand = self.inbound.demand();
+        GrantsInfo {
+            id: self.my_id,
+            peer_id: self.peer.id,
+            grant_bytes_per_s: self.window.grant_bytes_per_s().unwrap_or(u64::MAX),
+            peer_active: demand != Demand::Nothing,
+            peer_limited: matches!(demand, Demand::Limited(_)),
+            promised_bytes_per_s: self.inbound.promised(),
         }
     }
 

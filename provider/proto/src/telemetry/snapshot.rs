@@ -23,6 +23,8 @@ pub struct EndpointInfo {
     pub active_senders: u32,
     /// What the host can take in, as far as it was measured.
     pub drain_bytes_per_s: Option<u64>,
+    /// What of that is promised to its senders, all together.
+    pub promised_bytes_per_s: u64,
     /// Bytes of packets that are held back for strict visibility.
     pub held_bytes: u64,
 }
@@ -99,6 +101,24 @@ pub struct ConnectionInfo {
     pub paths: Vec<PathInfo>,
     /// The peer's paths.
     pub receiving_paths: Vec<ReceivingPathInfo>,
+}
+
+/// The grants of a connection, in both directions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GrantsInfo {
+    /// The id that the peer sends with: that of its ACKs.
+    pub id: ConnectionId,
+    /// The id that we send with: that of our ACKs. 0 as long as it is unknown.
+    pub peer_id: ConnectionId,
+    /// The rate that the peer allows, bytes per second; `u64::MAX` where it does not limit.
+    pub grant_bytes_per_s: u64,
+    /// The peer is sending.
+    pub peer_active: bool,
+    /// It was measured to want no more than a part of what it gets (WIRE 8.17).
+    pub peer_limited: bool,
+    /// What of the drain is promised to it, in bytes per second: by the ACK that was made last. 0 as long as it was told
+    /// nothing since it began to send.
+    pub promised_bytes_per_s: u64,
 }
 
 /// What a path is doing.

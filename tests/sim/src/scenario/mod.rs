@@ -1,6 +1,8 @@
-//! What is simulated: hosts, network, programs and what happens to them. Scenarios are drawn from a seed (`random.rs`, and `fabrics.rs` for those over a fabric, `narrow.rs` for holes)
+//! What is simulated: hosts, network, programs and what happens to them. Scenarios are drawn from a seed (`random.rs`; `crowds.rs`
+//! for those in which many send to one, `fabrics.rs` for those over a fabric, `narrow.rs` for holes that swallow large packets)
 //! or named (`named`, `named.rs`).
 
+mod crowds;
 mod fabrics;
 mod named;
 mod narrow;
@@ -14,7 +16,8 @@ use crate::node::HostConfig;
 pub use crate::program::Pair;
 use crate::workload::Workload;
 
-pub use named::{NAMES, bulk, bulk_to_one, named};
+pub use crowds::FIRST_CROWD_SEED;
+pub use named::{NAMES, WRONG, bulk, bulk_to_one, granting, named};
 pub use random::random;
 
 /// Something that happens to the world while it runs.

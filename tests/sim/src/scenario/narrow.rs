@@ -10,7 +10,7 @@ use crate::NodeId;
 use crate::fabric::{Change, Links};
 
 /// Seeds below this were found before there were holes, and stay what they were.
-pub(super) const FIRST_NARROW_SEED: u64 = 200_000_000_000_000;
+pub(super) const FIRST_NARROW_SEED: u64 = super::FIRST_CROWD_SEED;
 
 /// What passes, in bytes of UDP payload: MTUs of 1,500, 1,280 (IPv6), 1,400, 4,000, and just not all.
 const LARGEST_BYTES: [u64; 5] = [1_472, 1_232, 1_372, 3_972, 4_159];

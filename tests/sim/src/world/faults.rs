@@ -160,6 +160,9 @@ impl World {
         if self.nodes[id.0].is_up() {
             self.kill(id, false);
         }
+        if let Some(grants) = &mut self.grants {
+            grants.forget(id);
+        }
         let seed = self.rng.next_u64();
         self.nodes[id.0].restart(self.planes, seed, self.now);
         let affected: Vec<usize> = (0..self.pairs.len())
