@@ -162,6 +162,7 @@ mod tests {
             gids: addresses.iter().copied().map(Gid::from).collect(),
             addresses,
             node_guid: 0xabc,
+            ..Device::default()
         }
     }
 

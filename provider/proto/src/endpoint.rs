@@ -7,6 +7,7 @@
 
 mod demux;
 mod grants;
+mod planes;
 pub(crate) mod qp;
 pub(crate) mod table;
 #[cfg(test)]
@@ -31,10 +32,11 @@ use crate::stream::HoldBudget;
 use crate::telemetry::log::{Ending, Log, Record, What};
 use crate::telemetry::{ConnectionInfo, Counters, EndedCounters, EndpointInfo};
 use crate::train::{SegmentOwner, Train};
-use crate::types::{EndpointConfig, LocalIndex, QpId, Route, SourceSlot, Status, Time};
+use crate::types::{EndpointConfig, LocalIndex, LocalSet, QpId, Route, SourceSlot, Status, Time};
 use crate::wire::{CloseReason, ConnectionId, FillStatus, Incarnation};
 use demux::ResetBudget;
 use grants::Told;
+pub use planes::SteerError;
 use qp::QpTable;
 use table::{ConnectionIndex, ConnectionTable};
 use timers::Timers;
@@ -144,6 +146,7 @@ impl Endpoint {
         let incarnation = Incarnation(rng.random());
         let qps = QpTable::new(config.index, rng.random_range(0..FIRST_QPN_SPREAD));
         let shared = Shared {
+            usable: LocalSet::ALL,
             constants: Constants::new(config.driving, config.congestion),
             counters: Counters::default(),
             ended: EndedCounters::default(),

@@ -6,7 +6,7 @@ pub mod log;
 mod snapshot;
 
 pub use snapshot::{
-    ConnectionInfo, ConnectionState, EndedCounters, EndpointInfo, PathInfo, PathState,
+    ConnectionInfo, ConnectionState, EndedCounters, EndpointInfo, LaneInfo, PathInfo, PathState,
     ReceivingPathInfo,
 };
 

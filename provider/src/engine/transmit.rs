@@ -63,6 +63,9 @@ pub(super) struct SendContext<'a> {
     pub(super) sockets: &'a Sockets,
     pub(super) counters: &'a mut EngineCounters,
     pub(super) troubles: &'a mut Troubles,
+    /// All packets leave by one interface: where it is full, waiting is best. With several the others must not wait for it: to
+    /// the core what does not fit is lost, as it would be in a switch.
+    pub(super) one_plane: bool,
 }
 
 impl Transmitter {
@@ -108,7 +111,7 @@ impl Transmitter {
                     self.done = gathered;
                     most = total;
                 }
-                Err(SendError::WouldBlock) => return false,
+                Err(SendError::WouldBlock) if context.one_plane => return false,
                 // Unmapped while registered. The kernel does not say where: halve until one segment is left.
                 Err(SendError::BadMemory) if gathered - self.done > 1 => {
                     most = (gathered - self.done) / 2
@@ -390,6 +393,7 @@ mod tests {
             sockets: &sockets,
             counters: &mut EngineCounters::default(),
             troubles: &mut Troubles::default(),
+            one_plane: true,
         };
         assert_eq!(transmitter.run(&mut context, 8), Sent::All);
         let mut batch = RecvBatch::new(4);
