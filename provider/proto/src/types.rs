@@ -330,7 +330,7 @@ impl LocalSet {
     /// None.
     pub const NONE: Self = Self(0);
 
-    /// The set with `local` as well; those beyond the 64th are always in it.
+    /// The set with `local` as well. Those beyond the 64th are in no set but [`Self::ALL`].
     #[must_use]
     pub const fn with(self, local: LocalIndex) -> Self {
         Self(self.0 | Self::bit(local))
@@ -338,7 +338,7 @@ impl LocalSet {
 
     /// Whether `local` is in it.
     pub const fn has(self, local: LocalIndex) -> bool {
-        self.0 & Self::bit(local) != 0 || local.0 >= 64
+        self.0 & Self::bit(local) != 0 || self.0 == u64::MAX
     }
 
     /// A bit for each address, the first one lowest.

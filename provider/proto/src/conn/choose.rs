@@ -31,9 +31,10 @@ impl Connection {
     /// on one path: a message that one train could carry takes one path (WIRE 4.12), and needs one marker.
     pub(super) fn path_of_short_trains(&self, cx: &Context<'_>) -> Option<usize> {
         let (at, _) = self.short_trains?;
-        let path = &self.paths[at].tx;
+        let path = &self.paths[at];
         let goes_on = self.window.train_packets() < self.train_packets(cx.shared);
-        (goes_on && path.can_send(cx.now)).then_some(at)
+        let has_room = path.tx.can_send(cx.now) && !cx.shared.blocked.has(path.route.local);
+        (goes_on && has_room).then_some(at)
     }
 
     /// The path for a train of `packets`; `None` if no path has room.
@@ -69,7 +70,10 @@ impl Connection {
     fn rank(&self, cx: &Context<'_>, at: usize, train: &Train) -> Option<Rank> {
         let path = &self.paths[at];
         let room = path.tx.room(cx.now);
-        if room == 0 || (path.tx.is_resting() && !train.all_rest) {
+        if room == 0
+            || cx.shared.blocked.has(path.route.local)
+            || (path.tx.is_resting() && !train.all_rest)
+        {
             return None;
         }
         // A path without a sample is tried as if it were the fastest.

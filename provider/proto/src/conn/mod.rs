@@ -80,6 +80,8 @@ pub(crate) struct Shared {
     pub config: EndpointConfig,
     /// Own addresses that packets can leave from.
     pub usable: LocalSet,
+    /// Those whose interface has no room at the moment.
+    pub blocked: LocalSet,
     pub constants: Constants,
     pub counters: Counters,
     /// Of paths that are gone with their connections.

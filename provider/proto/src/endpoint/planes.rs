@@ -30,6 +30,18 @@ impl Endpoint {
         }
     }
 
+    /// The interfaces of the addresses `blocked` have no room at the moment: new data takes other planes.
+    pub fn set_blocked(&mut self, now: Time, blocked: LocalSet) {
+        self.shared.blocked = blocked;
+        let mut held_back = std::mem::take(&mut self.held_back);
+        held_back.sort_unstable();
+        held_back.dedup();
+        for index in held_back.drain(..) {
+            self.after(now, index);
+        }
+        self.held_back = held_back;
+    }
+
     /// Switches a plane on or off for what the connection of a queue pair sends, acknowledgements excepted.
     ///
     /// # Errors

@@ -246,3 +246,38 @@ fn where_the_network_keeps_planes_apart_only_those_of_both_ends_are_used(
         0
     );
 }
+
+#[test]
+fn an_interface_without_room_gets_nothing_new_and_the_others_go_on() {
+    let mut bench = Bench::new([2, 2], true);
+    bench.write();
+    let now = bench.network.now;
+    let one = LocalSet::NONE.with(LocalIndex(0));
+    bench.network.nodes[0].endpoint.set_blocked(now, one);
+    assert_eq!(bench.sent()[0], 0);
+    // Without any room nothing leaves, and it does as soon as there is some.
+    let both = one.with(LocalIndex(1));
+    bench.network.nodes[0]
+        .endpoint
+        .set_blocked(bench.network.now, both);
+    let operation = Operation::Write {
+        remote_addr: BASE,
+        rkey: REMOTE,
+    };
+    bench
+        .network
+        .submit(0, bench.qp, 2, operation, gather(LOCAL, BASE, BYTES));
+    bench.network.run(5 * MS);
+    assert_eq!(bench.network.nodes[0].sends.len(), 2);
+    let now = bench.network.now;
+    bench.network.nodes[0]
+        .endpoint
+        .set_blocked(now, LocalSet::NONE);
+    bench.network.flush();
+    bench.writes += 1;
+    assert!(
+        bench
+            .network
+            .run_until(50 * MS, |network| network.nodes[0].sends.len() == 3)
+    );
+}
