@@ -13,6 +13,7 @@ mod gids;
 mod hostile;
 mod links;
 mod multipath;
+mod multiplane;
 mod nccl;
 mod neighbours;
 mod perftest;
@@ -53,6 +54,7 @@ pub fn all() -> Vec<Case> {
         telemetry::cases(),
         trouble::cases(),
         planes::cases(),
+        multiplane::cases(),
         neighbours::cases(),
         links::cases(),
         container::cases(),
