@@ -22,10 +22,12 @@ A connection (to one peer process, for all queue pairs to it):
   silent            time since anything was heard from the peer
 
 Planes, where there are several:
-  STATE      works    silent: none of its paths is answered    down: at this host, by interface or address
-             off: switched off by the program    untried: only one end has it, and nothing was answered
-  Gb/s       speed of the own link, and of the peer's
-  PATHS, RESTING   paths that are there now, and those of them that rest
+  STATE    works                           silent: none of its paths is answered
+           down: interface or address, here  off: switched off by the program
+           untried: only one end has it, and nothing was answered over it
+  LOCAL, PEER, Gb/s  addresses of both ends, and the speeds of their links
+  PATHS, RESTING     paths that are there now, and those of them that rest
+  SENT, RECEIVED     payload by this plane
 
 Paths to the peer, those that were used:
   STATE    idle: nothing outstanding       busy: packets outstanding, answered in time
