@@ -451,7 +451,7 @@ fn planes_are_shown_where_there_are_several() {
     assert_eq!(shown[0][..8], wanted.map(str::to_owned));
     assert_eq!(
         (shown[0][9].as_str(), shown[0][10].as_str()),
-        ("1000k", "0")
+        ("1000k", "400")
     );
     assert_eq!(
         (shown[1][1].as_str(), shown[2][1].as_str()),
