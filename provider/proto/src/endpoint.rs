@@ -7,6 +7,7 @@
 
 mod demux;
 mod grants;
+mod planes;
 pub(crate) mod qp;
 pub(crate) mod table;
 #[cfg(test)]
@@ -31,10 +32,11 @@ use crate::stream::HoldBudget;
 use crate::telemetry::log::{Ending, Log, Record, What};
 use crate::telemetry::{ConnectionInfo, Counters, EndedCounters, EndpointInfo, GrantsInfo};
 use crate::train::{SegmentOwner, Train};
-use crate::types::{EndpointConfig, LocalIndex, QpId, Route, SourceSlot, Status, Time};
+use crate::types::{EndpointConfig, LocalIndex, LocalSet, QpId, Route, SourceSlot, Status, Time};
 use crate::wire::{CloseReason, ConnectionId, FillStatus, Incarnation};
 use demux::ResetBudget;
 use grants::Told;
+pub use planes::SteerError;
 use qp::QpTable;
 use table::{ConnectionIndex, ConnectionTable};
 use timers::Timers;
@@ -114,6 +116,8 @@ pub struct Endpoint {
     /// Connections with something to send that comes before new data; with new data.
     urgent: VecDeque<ConnectionIndex>,
     ready: VecDeque<ConnectionIndex>,
+    /// Connections that may have data for addresses that were blocked.
+    held_back: Vec<ConnectionIndex>,
     /// Connections that received something in the present batch.
     batch: Vec<ConnectionIndex>,
     /// Connections whose deadline may have changed since it was last armed.
@@ -144,6 +148,8 @@ impl Endpoint {
         let incarnation = Incarnation(rng.random());
         let qps = QpTable::new(config.index, rng.random_range(0..FIRST_QPN_SPREAD));
         let shared = Shared {
+            usable: LocalSet::ALL,
+            blocked: LocalSet::NONE,
             constants: Constants::new(config.driving, config.congestion),
             counters: Counters::default(),
             ended: EndedCounters::default(),
@@ -165,6 +171,7 @@ impl Endpoint {
             connections: ConnectionTable::default(),
             urgent: VecDeque::new(),
             ready: VecDeque::new(),
+            held_back: Vec::new(),
             batch: Vec::new(),
             touched: Vec::new(),
             busy: Vec::new(),
@@ -324,6 +331,10 @@ impl Endpoint {
             }
             // It stays out of the queue until something happens to it.
             connection.in_ready = true;
+            let is_known = self.held_back.last() == Some(&index);
+            if self.shared.blocked != LocalSet::NONE && !is_known {
+                self.held_back.push(index);
+            }
             self.after(now, index);
             if let Some(connection) = self.connections.get_mut(index) {
                 connection.in_ready = false;

@@ -6,8 +6,8 @@ pub mod log;
 mod snapshot;
 
 pub use snapshot::{
-    ConnectionInfo, ConnectionState, EndedCounters, EndpointInfo, GrantsInfo, PathInfo, PathState,
-    ReceivingPathInfo,
+    ConnectionInfo, ConnectionState, EndedCounters, EndpointInfo, GrantsInfo, LaneInfo, PathInfo,
+    PathState, ReceivingPathInfo,
 };
 
 /// Defines a set of counters and the iterator over their names from one list.

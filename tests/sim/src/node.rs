@@ -157,6 +157,7 @@ pub fn endpoint_config(id: NodeId, planes: u8, config: &HostConfig) -> EndpointC
         ip: address(id, plane),
         scope_id: 0,
         plane,
+        speed_mbps: 0,
     };
     EndpointConfig {
         index: id.0 as u16,

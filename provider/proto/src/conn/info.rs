@@ -32,7 +32,8 @@ impl Connection {
             in_flight_bytes: self.bytes_in_flight(),
             window_bytes: self.window.cap_bytes(),
             grant_bytes_per_s: self.window.grant_bytes_per_s().unwrap_or(u64::MAX),
-            paths: self.paths.iter().map(|path| path.info(shared)).collect(),
+            lanes: self.lane_infos(&shared.config),
+            paths: self.paths.iter().map(|path| self.path_info(path)).collect(),
             receiving_paths: self.rx_paths.iter().map(|path| path.info(shared)).collect(),
         }
     }
@@ -90,10 +91,10 @@ impl Connection {
     }
 }
 
-impl TxPath {
-    fn info(&self, shared: &Shared) -> PathInfo {
-        let tx = &self.tx;
-        let local = shared.config.locals.get(usize::from(self.route.local.0));
+impl Connection {
+    fn path_info(&self, path: &TxPath) -> PathInfo {
+        let tx = &path.tx;
+        let lane = self.routes.lane_of(&path.route);
         let state = if tx.is_resting() {
             PathState::Resting
         } else if tx.probes_unanswered() > 0 {
@@ -106,11 +107,11 @@ impl TxPath {
         PathInfo {
             id: tx.id(),
             state,
-            route: self.route,
-            plane: local.map_or(0, |local| local.plane),
+            route: path.route,
+            plane: lane.map_or(0, |lane| self.routes.lanes()[lane].plane),
             epoch: tx.epoch().0,
             resting: tx.is_resting(),
-            copied_route: self.copied,
+            copied_route: path.copied,
             probes_unanswered: tx.probes_unanswered(),
             outstanding_packets: tx.outstanding(),
             in_flight_packets: tx.packets_in_flight(),
@@ -123,7 +124,7 @@ impl TxPath {
             rtt_variation_ns: tx.rtt().variation_ns(),
             ack_delay_ns: tx.rtt().ack_delay_ns(),
             reorder_tolerance_ns: tx.reorder_tolerance_ns(),
-            counters: self.counters,
+            counters: path.counters,
         }
     }
 }

@@ -4,7 +4,7 @@
 //! `wants_urgent`, `wants_data` and `deadline`. Files by role: `rx` reads
 //! DATA, `ack` writes and reads acknowledgements, `schedule` decides what leaves next and on which path, `tx` builds the
 //! packets, `timer` says when something is due and does it, `hello` opens and ends connections, `life` opens and ends
-//! streams, `route` draws routes. State for sending and for receiving shares no keys: a connection to oneself has
+//! streams, `route` draws routes, `planes` follows planes that come and go. State for sending and for receiving shares no keys: a connection to oneself has
 //! both in one object (WIRE 3.6).
 
 mod ack;
@@ -12,7 +12,9 @@ mod choose;
 mod ended;
 mod hello;
 mod info;
+mod lanes;
 mod life;
+mod planes;
 mod pmtu;
 mod probe;
 mod reroll;
@@ -48,7 +50,7 @@ use crate::path::{Constants, PathRx};
 use crate::stream::{HoldBudget, SegmentRef};
 use crate::telemetry::log::{Log, Subject, What};
 use crate::telemetry::{Counters, EndedCounters, ReceivingCounters};
-use crate::types::{EndpointConfig, LocalIndex, QpId, Route, Time};
+use crate::types::{EndpointConfig, LocalIndex, LocalSet, QpId, Route, Time};
 use crate::wire::{CloseReason, ConnectionId, DATA_HEADER_BYTES, Incarnation, Shut, ShutReason};
 
 pub(crate) use hello::HelloVerdict;
@@ -74,6 +76,10 @@ const OUTBOX_ANSWERS_MAX: usize = 256;
 /// What all connections of an endpoint share.
 pub(crate) struct Shared {
     pub config: EndpointConfig,
+    /// Own addresses that packets can leave from.
+    pub usable: LocalSet,
+    /// Those whose interface has no room at the moment.
+    pub blocked: LocalSet,
     pub constants: Constants,
     pub counters: Counters,
     /// Of paths that are gone with their connections.

@@ -30,6 +30,8 @@ pub(crate) struct TxPath {
     pub route: Route,
     /// What it counted since the connection began; nothing decides by it.
     pub counters: SendingCounters,
+    /// Bytes of DATA payload that it had sent when it came to its lane.
+    pub sent_elsewhere_bytes: u64,
     /// It took over the route of another path, and takes a port of its own when nothing is outstanding.
     pub copied: bool,
     /// It was used since its last marker.
@@ -76,6 +78,7 @@ impl Connection {
                 tx,
                 route,
                 counters: SendingCounters::default(),
+                sent_elsewhere_bytes: 0,
                 copied: false,
                 unmarked: false,
                 markers_due: 0,

@@ -53,6 +53,8 @@ pub enum MoveCause {
     OwnPort,
     /// A plane that no working path is on is tried.
     PlaneTried,
+    /// Its plane went down at this host, or was switched off.
+    PlaneClosed,
     /// Its packets fared much worse than those of most other paths of the plane.
     WorseThanOthers,
     /// For no reason: a diagnostic (`METAROCE_REROLL_US`).
@@ -65,6 +67,7 @@ impl MoveCause {
             Self::Silence => "silence",
             Self::OwnPort => "own_port",
             Self::PlaneTried => "plane_tried",
+            Self::PlaneClosed => "plane_closed",
             Self::WorseThanOthers => "worse_than_others",
             Self::Reroll => "reroll",
         }

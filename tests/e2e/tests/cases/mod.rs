@@ -13,6 +13,7 @@ mod gids;
 mod hostile;
 mod links;
 mod multipath;
+mod multiplane;
 mod nccl;
 mod neighbours;
 mod perftest;
@@ -55,6 +56,7 @@ pub fn all() -> Vec<Case> {
         trouble::cases(),
         planes::cases(),
         pmtu::cases(),
+        multiplane::cases(),
         neighbours::cases(),
         links::cases(),
         container::cases(),

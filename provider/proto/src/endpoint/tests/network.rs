@@ -169,6 +169,8 @@ pub(super) struct Network {
     train: Train,
     /// Source addresses whose packets vanish: a dead plane.
     pub cut: Vec<IpAddr>,
+    /// Nothing passes from one plane to another.
+    pub planes_apart: bool,
     /// Packets carried, for tests that look at them.
     pub sniffed: Option<Vec<Vec<u8>>>,
     pub carried: u64,
@@ -191,6 +193,7 @@ pub(super) fn config(index: u16, addresses: &[IpAddr]) -> EndpointConfig {
                 ip: *ip,
                 scope_id: 0,
                 plane: plane as u8,
+                speed_mbps: 0,
             })
             .collect(),
         source_slots: 16,
@@ -223,6 +226,7 @@ impl Network {
             sequence: 0,
             train: Train::default(),
             cut: Vec::new(),
+            planes_apart: false,
             sniffed: None,
             carried: 0,
             largest: usize::MAX,
@@ -255,12 +259,25 @@ impl Network {
 
     /// Two hosts with `planes` addresses each.
     pub(super) fn pair(seed: u64, weather: Weather, planes: u8) -> Self {
+        Self::unequal_pair(seed, weather, [planes; 2])
+    }
+
+    /// Two hosts with so many addresses.
+    pub(super) fn unequal_pair(seed: u64, weather: Weather, planes: [u8; 2]) -> Self {
         let mut network = Self::new(seed, weather);
-        for host in 1..=2 {
+        for (host, planes) in (1..).zip(planes) {
             let addresses: Vec<_> = (0..planes).map(|plane| ip(host, plane)).collect();
             network.add(config(u16::from(host), &addresses));
         }
         network
+    }
+
+    fn joins(&self, from: IpAddr, to: IpAddr) -> bool {
+        let plane = |ip| match ip {
+            IpAddr::V4(v4) => Ipv4Addr::octets(&v4)[1],
+            IpAddr::V6(_) => 0,
+        };
+        !self.planes_apart || plane(from) == plane(to)
     }
 
     // ---- Programs ----
@@ -483,7 +500,8 @@ impl Network {
         if let Some(sniffed) = &mut self.sniffed {
             sniffed.push(bytes.clone());
         }
-        if self.cut.contains(&from.ip()) || self.rng.random_bool(self.weather.loss) {
+        let vanishes = self.cut.contains(&from.ip()) || !self.joins(from.ip(), to.ip());
+        if vanishes || self.rng.random_bool(self.weather.loss) {
             return;
         }
         let narrow = self.narrow.is_none_or(|narrow| narrow == from.ip())
