@@ -227,10 +227,10 @@ impl FairShare {
 
     /// Whether it would help to tell this sender its grant again.
     #[must_use]
-    pub fn must_tell(&mut self, sender: &Inbound, connections: u32) -> Correction {
+    pub fn must_tell(&mut self, sender: &Inbound, connections: u32, short: bool) -> Correction {
         let right = self.grant(sender.demand());
         let w0 = self.w0(connections);
-        match sender.must_be_told(right, w0) {
+        match sender.must_be_told(right, w0, short) {
             false => Correction::None,
             true if right < sender.told_kib_per_s() => Correction::Less,
             true => Correction::More,
@@ -471,11 +471,11 @@ mod tests {
             "the least that is granted"
         );
         assert!(share.take_short() && !share.take_short());
-        assert_eq!(share.must_tell(&first, 2), Correction::Less);
+        assert_eq!(share.must_tell(&first, 2, false), Correction::Less);
         assert_eq!(told(&mut share, &mut first), 490_000);
-        assert_eq!(share.must_tell(&second, 2), Correction::More);
+        assert_eq!(share.must_tell(&second, 2, false), Correction::More);
         assert_eq!(told(&mut share, &mut second), 490_000);
-        assert_eq!(share.must_tell(&second, 2), Correction::None);
+        assert_eq!(share.must_tell(&second, 2, false), Correction::None);
         assert!(!share.take_short());
         // What a sender had is there for others when it ends.
         share.observe(&mut first, Inbound::end);

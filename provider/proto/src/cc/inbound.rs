@@ -8,6 +8,11 @@ use crate::cc::Demand;
 use crate::types::{Driving, Time};
 use crate::wire::GRANT_UNLIMITED;
 
+/// A grant that is too large by more than this part is told anew: an eighth of what is right …
+const LESS_PART: u64 = 8;
+/// … and less where others wait for what it gives up.
+const SHORT_PART: u64 = 64;
+
 /// Silence after which a sender is not active any more, in round trips, and in trains at its grant.
 const SILENT_RTTS: u64 = 2;
 const SILENT_TRAINS: u64 = 4;
@@ -159,12 +164,13 @@ impl Inbound {
     /// Whether what it was told last is off by much (WIRE 8.19): the grant if it is sending, else a W0 that
     /// is too large.
     #[must_use]
-    pub fn must_be_told(&self, kib_per_s: u32, w0: u16) -> bool {
+    pub fn must_be_told(&self, kib_per_s: u32, w0: u16, short: bool) -> bool {
         if self.demand == Demand::Nothing {
             return u32::from(self.told_w0) * 4 > u32::from(w0) * 5;
         }
         let (told, right) = (u64::from(self.told_kib_per_s), u64::from(kib_per_s));
-        told.abs_diff(right) * 8 > right
+        let less = if short { SHORT_PART } else { LESS_PART };
+        told * less > right * (less + 1) || told * 8 < right * 7
     }
 
     fn measure_anew(&mut self, now: Time) {
@@ -294,12 +300,16 @@ mod tests {
     fn a_grant_that_is_off_by_more_than_an_eighth_must_be_told() {
         let mut inbound = Inbound::new();
         inbound.on_told(100, 8);
-        assert!(!inbound.must_be_told(1, 7), "it sends nothing");
-        assert!(inbound.must_be_told(1, 6));
+        assert!(!inbound.must_be_told(1, 7, false), "it sends nothing");
+        assert!(inbound.must_be_told(1, 6, false));
         inbound.on_packet(us(0), 1, false, &AROUND);
-        assert!(!inbound.must_be_told(89, 0));
-        assert!(inbound.must_be_told(88, 0));
-        assert!(!inbound.must_be_told(114, 0));
-        assert!(inbound.must_be_told(115, 0));
+        assert!(!inbound.must_be_told(89, 0, false));
+        assert!(inbound.must_be_told(88, 0, false));
+        assert!(!inbound.must_be_told(114, 0, false));
+        // Others wait for what it gives up.
+        assert!(inbound.must_be_told(98, 0, true));
+        assert!(!inbound.must_be_told(99, 0, true));
+        assert!(!inbound.must_be_told(114, 0, true));
+        assert!(inbound.must_be_told(115, 0, false));
     }
 }

@@ -293,11 +293,11 @@ impl Connection {
     }
 
     /// Whether the peer should hear at once that its grant has changed (WIRE 8.19).
-    pub(crate) fn grant_correction(&self, shared: &mut Shared) -> Correction {
+    pub(crate) fn grant_correction(&self, shared: &mut Shared, short: bool) -> Correction {
         if self.is_open() {
             shared
                 .fair_share
-                .must_tell(&self.inbound, shared.connections)
+                .must_tell(&self.inbound, shared.connections, short)
         } else {
             Correction::None
         }

@@ -12,9 +12,9 @@ use crate::endpoint::Endpoint;
 use crate::endpoint::table::ConnectionIndex;
 use crate::types::{Driving, Time};
 
-/// Between two such rounds: about a round trip.
-const BUSY_SPACING_NS: u64 = 10_000;
-const SOCKETS_SPACING_NS: u64 = 200_000;
+/// Between two such rounds at least, and for every connection: what a round costs stays a small part of the time.
+const BUSY_SPACING_NS: [u64; 2] = [2_000, 50];
+const SOCKETS_SPACING_NS: [u64; 2] = [200_000, 10_000];
 
 /// What everybody was told.
 #[derive(Debug)]
@@ -98,15 +98,16 @@ impl Endpoint {
             told.due = None;
             return;
         }
-        let spacing_ns = match shared.config.driving {
+        let [least_ns, each_ns] = match shared.config.driving {
             Driving::Busy => BUSY_SPACING_NS,
             Driving::Sockets => SOCKETS_SPACING_NS,
         };
-        let due = told.at + spacing_ns;
+        let due = told.at + least_ns.max(each_ns * u64::from(shared.connections));
         if now < due {
             told.due = Some(due);
             return;
         }
+        let short = told.short;
         *told = Told {
             level,
             w0,
@@ -116,15 +117,15 @@ impl Endpoint {
         };
         let indices: SmallVec<[ConnectionIndex; 64]> = self.connections.indices().collect();
         for index in indices {
-            self.correct_grant(now, index);
+            self.correct_grant(now, index, short);
         }
     }
 
-    fn correct_grant(&mut self, now: Time, index: ConnectionIndex) {
+    fn correct_grant(&mut self, now: Time, index: ConnectionIndex, short: bool) {
         let Some(connection) = self.connections.get_mut(index) else {
             return;
         };
-        let correction = connection.grant_correction(&mut self.shared);
+        let correction = connection.grant_correction(&mut self.shared, short);
         if correction == Correction::None {
             return;
         }
