@@ -132,10 +132,9 @@ impl Transfer {
         })
     }
 
-    /// Nothing may have failed. Says how often paths moved.
-    fn check(&self) -> Result<u64> {
-        let failures = self.statistics.sum("qp_failures");
-        ensure!(failures == Some(0), "queue pairs failed: {failures:?}");
+    /// How often paths moved. That no completion failed is what the client's success says: it leaves with work under way when
+    /// its time is over, and then a queue pair of the server's may fail.
+    fn moves(&self) -> Result<u64> {
         self.statistics.sum("moves").context("no statistics")
     }
 }
@@ -156,7 +155,7 @@ fn steady(bench: &Bench, planes: [u8; 2], last_mbit: u64) -> Result<()> {
         .zip(before)
         .map(|(after, before)| after - before)
         .collect();
-    let moves = transfer.check()?;
+    let moves = transfer.moves()?;
     let common = planes[0].min(planes[1]);
     let sum_mbit = match common {
         PLANES => LINK_MBIT * 3 + last_mbit,
@@ -252,7 +251,7 @@ fn trouble(bench: &Bench, trouble: Trouble) -> Result<()> {
         super::planes::end_transfer(client)
     })?;
     outcome.success()?;
-    let moves = transfer.check()?;
+    let moves = transfer.moves()?;
     println!("{moves} moves");
     ensure!(moves > 0, "no path moved away");
     Ok(())

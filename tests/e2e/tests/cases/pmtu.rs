@@ -80,6 +80,7 @@ pub fn cases() -> Vec<Case> {
     ]
 }
 
+// What users complain about: "hangs when one switch has a smaller MTU"
 fn check_bytes(bench: &Bench, way: Way, seconds: u64) -> Result<()> {
     let fabric = match way {
         Way::MixedEnds => bench.direct()?,
