@@ -300,6 +300,9 @@ impl Endpoint {
                 continue;
             };
             connection.in_urgent = false;
+            if connection.is_asleep() {
+                connection.wake(now, &self.shared);
+            }
             let mut cx = Context {
                 now,
                 shared: &mut self.shared,
@@ -320,6 +323,9 @@ impl Endpoint {
                 continue;
             };
             connection.in_ready = false;
+            if connection.is_asleep() {
+                connection.wake(now, &self.shared);
+            }
             let mut cx = Context {
                 now,
                 shared: &mut self.shared,
@@ -456,6 +462,9 @@ impl Endpoint {
         work: impl FnOnce(&mut Connection, &mut Context<'_>) -> T,
     ) -> Option<T> {
         let connection = self.connections.get_mut(index)?;
+        if connection.is_asleep() {
+            connection.wake(now, &self.shared);
+        }
         let mut cx = Context {
             now,
             shared: &mut self.shared,
@@ -522,6 +531,7 @@ impl Endpoint {
         self.timers.disarm(index);
         // The next connection at this place enters by itself.
         self.busy.retain(|busy| *busy != index);
+        connection.wake(now, &self.shared);
         connection.end_activity(&mut self.shared);
         connection.end_counters(&mut self.shared);
         let streams = connection.stream_count();

@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroU64;
 use std::ops::{Add, Sub};
 
 use smallvec::SmallVec;
@@ -11,26 +12,34 @@ use crate::cc::Algorithm;
 use crate::wire::{Gid, Qpn};
 
 /// A reading of the engine's monotonic clock, in nanoseconds from an arbitrary start.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub struct Time(u64);
+///
+/// Kept as one more than that, so that an `Option<Time>`, of which a connection has dozens, takes no more than a `Time`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Time(NonZeroU64);
 
 impl Time {
     /// The start of the clock.
-    pub const ZERO: Self = Self(0);
+    pub const ZERO: Self = Self(NonZeroU64::MIN);
 
-    /// From nanoseconds since the clock's start.
+    /// From nanoseconds since the clock's start; what is after some 584 years is then.
     pub const fn from_ns(ns: u64) -> Self {
-        Self(ns)
+        Self(NonZeroU64::MIN.saturating_add(ns))
     }
 
     /// Nanoseconds since the clock's start.
     pub const fn as_ns(self) -> u64 {
-        self.0
+        self.0.get() - 1
     }
 
     /// Nanoseconds from `earlier` to `self`; 0 if `earlier` is later.
     pub const fn since_ns(self, earlier: Self) -> u64 {
-        self.0.saturating_sub(earlier.0)
+        self.0.get().saturating_sub(earlier.0.get())
+    }
+}
+
+impl Default for Time {
+    fn default() -> Self {
+        Self::ZERO
     }
 }
 
@@ -44,7 +53,7 @@ impl Add<u64> for Time {
 impl Sub<u64> for Time {
     type Output = Self;
     fn sub(self, ns: u64) -> Self {
-        Self(self.0.saturating_sub(ns))
+        Self::from_ns(self.as_ns().saturating_sub(ns))
     }
 }
 
@@ -53,8 +62,8 @@ impl fmt::Debug for Time {
         write!(
             f,
             "{}.{:09}s",
-            self.0 / 1_000_000_000,
-            self.0 % 1_000_000_000
+            self.as_ns() / 1_000_000_000,
+            self.as_ns() % 1_000_000_000
         )
     }
 }

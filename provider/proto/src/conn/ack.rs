@@ -55,6 +55,16 @@ pub(crate) struct AckState {
     copy_route: Option<Route>,
 }
 
+impl AckState {
+    /// Nothing is owed for long.
+    pub(super) fn let_go(&mut self) {
+        self.streams.shrink_to_fit();
+        if self.copy_route.is_none() {
+            self.copy = Vec::new();
+        }
+    }
+}
+
 impl Connection {
     // ---- Receiving side ----
 

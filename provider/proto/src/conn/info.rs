@@ -1,13 +1,16 @@
 //! What a connection tells about itself: to `metaroce stat`, the statistics file and the tests. Nothing here changes
 //! anything, but for the counters of paths that end with it.
 
-use crate::cc::Demand;
+use crate::cc::{Demand, PathWindow};
 use crate::conn::schedule::TxPath;
+use crate::conn::sleep::ParkedPath;
 use crate::conn::streams::List;
 use crate::conn::{Connection, RxPath, Shared, State};
+use crate::path::RoundTrip;
 use crate::telemetry::{
     ConnectionInfo, ConnectionState, GrantsInfo, PathInfo, PathState, ReceivingPathInfo,
 };
+use crate::types::Route;
 
 impl Connection {
     /// A snapshot, with all paths.
@@ -33,20 +36,24 @@ impl Connection {
             window_bytes: self.window.cap_bytes(),
             grant_bytes_per_s: self.window.grant_bytes_per_s().unwrap_or(u64::MAX),
             lanes: self.lane_infos(&shared.config),
-            paths: self.paths.iter().map(|path| self.path_info(path)).collect(),
-            receiving_paths: self.rx_paths.iter().map(|path| path.info(shared)).collect(),
+            paths: self.path_infos(),
+            receiving_paths: self.receiving_infos(shared),
         }
     }
 
     /// The rate that it is held to as a sender, in bytes of payload per second: the windows of its paths over their round
     /// trips, and what the peer grants.
     pub(crate) fn allowed_bytes_per_s(&self) -> u64 {
-        let of_path = |path: &TxPath| {
-            let srtt_ns = path.tx.srtt_ns().filter(|srtt_ns| *srtt_ns > 0)?;
-            Some(path.tx.window().packets() * 1e9 / srtt_ns as f64)
+        let awake = self.paths.iter();
+        let awake = awake.map(|path| (path.tx.rtt(), path.tx.window()));
+        let parked = self.parked_paths().iter();
+        let parked = parked.map(|path| (path.tx.rtt(), path.tx.window()));
+        let of_path = |(rtt, window): (&RoundTrip, &PathWindow)| {
+            let srtt_ns = rtt.smoothed_ns().filter(|srtt_ns| *srtt_ns > 0)?;
+            Some(window.packets() * 1e9 / srtt_ns as f64)
         };
-        let own =
-            self.paths.iter().filter_map(of_path).sum::<f64>() * f64::from(self.payload_bytes);
+        let rates = awake.chain(parked).filter_map(of_path);
+        let own = rates.sum::<f64>() * f64::from(self.payload_bytes);
         (own as u64).min(self.window.grant_bytes_per_s().unwrap_or(u64::MAX))
     }
 
@@ -92,9 +99,55 @@ impl Connection {
 }
 
 impl Connection {
+    fn receiving_infos(&self, shared: &Shared) -> Vec<ReceivingPathInfo> {
+        let awake = self.rx_paths.iter().map(|path| path.info(shared));
+        let parked = self.parked_rx_paths().iter();
+        awake
+            .chain(parked.map(|path| path.wake().info(shared)))
+            .collect()
+    }
+
+    fn path_infos(&self) -> Vec<PathInfo> {
+        let awake = self.paths.iter().map(|path| self.path_info(path));
+        let parked = self.parked_paths().iter();
+        let parked = parked.map(|path| self.parked_info(path));
+        awake.chain(parked).collect()
+    }
+
+    fn plane_of(&self, route: &Route) -> u8 {
+        let lane = self.routes.lane_of(route);
+        lane.map_or(0, |lane| self.routes.lanes()[lane].plane)
+    }
+
+    fn parked_info(&self, path: &ParkedPath) -> PathInfo {
+        let (rtt, window) = (path.tx.rtt(), path.tx.window());
+        let route = path.route(&self.routes);
+        PathInfo {
+            id: path.tx.id(),
+            state: PathState::Idle,
+            route,
+            plane: self.plane_of(&route),
+            epoch: path.tx.epoch().0,
+            resting: false,
+            copied_route: path.copied,
+            probes_unanswered: 0,
+            outstanding_packets: 0,
+            in_flight_packets: 0,
+            in_flight_bytes: 0,
+            window_packets: window.packets(),
+            slow_start: window.in_slow_start(),
+            marked_fraction: window.marked_fraction(),
+            srtt_ns: rtt.smoothed_ns().unwrap_or(0),
+            min_rtt_ns: rtt.min_ns().unwrap_or(0),
+            rtt_variation_ns: rtt.variation_ns(),
+            ack_delay_ns: rtt.ack_delay_ns(),
+            reorder_tolerance_ns: 0,
+            counters: path.counters,
+        }
+    }
+
     fn path_info(&self, path: &TxPath) -> PathInfo {
         let tx = &path.tx;
-        let lane = self.routes.lane_of(&path.route);
         let state = if tx.is_resting() {
             PathState::Resting
         } else if tx.probes_unanswered() > 0 {
@@ -108,7 +161,7 @@ impl Connection {
             id: tx.id(),
             state,
             route: path.route,
-            plane: lane.map_or(0, |lane| self.routes.lanes()[lane].plane),
+            plane: self.plane_of(&path.route),
             epoch: tx.epoch().0,
             resting: tx.is_resting(),
             copied_route: path.copied,

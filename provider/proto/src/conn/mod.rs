@@ -4,7 +4,8 @@
 //! `wants_urgent`, `wants_data` and `deadline`. Files by role: `rx` reads
 //! DATA, `ack` writes and reads acknowledgements, `schedule` decides what leaves next and on which path, `tx` builds the
 //! packets, `timer` says when something is due and does it, `hello` opens and ends connections, `life` opens and ends
-//! streams, `route` draws routes, `planes` follows planes that come and go. State for sending and for receiving shares no keys: a connection to oneself has
+//! streams, `route` draws routes, `planes` follows planes that come and go, `sleep` lets go of
+//! what an idle connection does not need. State for sending and for receiving shares no keys: a connection to oneself has
 //! both in one object (WIRE 3.6).
 
 mod ack;
@@ -21,6 +22,7 @@ mod reroll;
 mod route;
 mod rx;
 mod schedule;
+mod sleep;
 mod spread;
 mod streams;
 mod timer;
@@ -40,6 +42,7 @@ use crate::conn::probe::Suspicion;
 use crate::conn::reroll::Reroll;
 use crate::conn::route::Routes;
 use crate::conn::schedule::TxPath;
+use crate::conn::sleep::Parked;
 use crate::conn::spread::Spread;
 use crate::conn::streams::{List, Streams};
 use crate::endpoint::ConnectError;
@@ -55,6 +58,8 @@ use crate::wire::{CloseReason, ConnectionId, DATA_HEADER_BYTES, Incarnation, Shu
 
 pub(crate) use hello::HelloVerdict;
 pub(crate) use life::{fail_if_gone, fail_life};
+#[cfg(test)]
+pub(crate) use sleep::ASLEEP_AFTER_NS;
 pub(crate) use streams::Places;
 
 /// Path ids that we accept of a peer; it bounds what a peer can make us allocate.
@@ -196,6 +201,10 @@ pub(crate) struct Connection {
 
     // Sending.
     paths: Vec<TxPath>,
+    /// In their place while it sleeps.
+    parked: Option<Parked>,
+    /// When to look whether it may sleep.
+    sleep_at: Option<Time>,
     /// Sets of paths, a bit each: with lost packets, with bare packets to send.
     lost_paths: u64,
     bare_paths: u64,
@@ -222,7 +231,7 @@ pub(crate) struct Connection {
     asking_paths: u64,
     /// Paths that leave it to those.
     excused_paths: u64,
-    suspicion: Option<Suspicion>,
+    suspicion: Option<Box<Suspicion>>,
     /// When a path's window of less than one packet, or the grant, lets the next train out, if that is what new data waits
     /// for.
     window_opens_at: Option<Time>,
@@ -316,6 +325,8 @@ impl Connection {
             // Until a queue pair uses it.
             linger_at: Some(now + LINGER_NS),
             paths: Vec::new(),
+            parked: None,
+            sleep_at: Some(sleep::look_at(now)),
             lost_paths: 0,
             bare_paths: 0,
             dirty_paths: 0,

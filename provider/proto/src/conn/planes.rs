@@ -183,9 +183,19 @@ impl Connection {
 
     /// How its lanes are.
     pub(super) fn lane_infos(&self, config: &EndpointConfig) -> Vec<LaneInfo> {
+        // Route, whether it rests, and bytes sent since it came to its lane.
+        let awake = self.paths.iter().map(|path| {
+            let bytes = path.counters.data_bytes_sent - path.sent_elsewhere_bytes;
+            (path.route, path.tx.is_resting(), bytes)
+        });
+        let parked = self.parked_paths().iter().map(|path| {
+            let bytes = path.counters.data_bytes_sent - path.sent_elsewhere_bytes;
+            (path.route(&self.routes), false, bytes)
+        });
+        let all = awake.chain(parked);
         let info = |(at, lane): (usize, &Lane)| {
             let state = self.routes.state(at);
-            let here = self.paths.iter().filter(|path| lane.has(&path.route));
+            let here = all.clone().filter(|(route, ..)| lane.has(route));
             let own = config.locals.get(usize::from(lane.local.0));
             LaneInfo {
                 plane: lane.plane,
@@ -198,11 +208,8 @@ impl Connection {
                 speed_mbps: own.map_or(0, |own| own.speed_mbps),
                 peer_speed_mbps: state.peer_speed_mbps,
                 paths: here.clone().count() as u32,
-                resting_paths: here.clone().filter(|path| path.tx.is_resting()).count() as u32,
-                data_bytes_sent: state.sent_bytes
-                    + here
-                        .map(|path| path.counters.data_bytes_sent - path.sent_elsewhere_bytes)
-                        .sum::<u64>(),
+                resting_paths: here.clone().filter(|(_, rests, _)| *rests).count() as u32,
+                data_bytes_sent: state.sent_bytes + here.map(|(.., bytes)| bytes).sum::<u64>(),
             }
         };
         self.routes.lanes().iter().enumerate().map(info).collect()

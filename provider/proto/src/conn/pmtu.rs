@@ -71,6 +71,11 @@ impl Sizes {
         self.search_at
     }
 
+    /// A size is being tried.
+    pub(super) fn is_searching(&self) -> bool {
+        self.search.is_some()
+    }
+
     /// A packet of the search is due.
     pub(super) fn wants_packet(&self) -> bool {
         self.search.as_ref().is_some_and(|search| search.due != 0)

@@ -375,15 +375,17 @@ impl Connection {
         }
         let all_routes =
             self.routes.lanes().len() * usize::from(cx.shared.config.source_slots.max(1));
-        let fresh = Suspicion {
-            until: cx.now + SUSPICION_NS,
-            reported: SmallVec::new(),
-            to_probe: SmallVec::new(),
-            probed_at: Time::ZERO,
+        let fresh = || {
+            Box::new(Suspicion {
+                until: cx.now + SUSPICION_NS,
+                reported: SmallVec::new(),
+                to_probe: SmallVec::new(),
+                probed_at: Time::ZERO,
+            })
         };
         let suspicion = match &mut self.suspicion {
             Some(suspicion) if suspicion.until > cx.now => suspicion,
-            other => other.insert(fresh),
+            other => other.insert(fresh()),
         };
         // An error without a route counts for one of its own.
         if source.is_none() || !suspicion.reported.contains(&(destination, source)) {

@@ -65,6 +65,13 @@ impl Spread {
         self.at
     }
 
+    /// Nothing was sent for long: the next comparison is with what was sent from then on.
+    pub(super) fn let_go(&mut self) {
+        if self.at.is_none() {
+            self.seen = SmallVec::new();
+        }
+    }
+
     /// Something was sent.
     #[inline]
     pub(super) fn arm(&mut self, now: Time, driving: Driving, rtt_ns: Option<u64>) {

@@ -70,6 +70,11 @@ impl Streams {
         }
     }
 
+    /// Gives memory back that the lists do not need.
+    pub(crate) fn let_go(&mut self) {
+        self.lists.iter_mut().for_each(Vec::shrink_to_fit);
+    }
+
     /// Takes the life of `id` out of all lists.
     pub(crate) fn leave_all(&mut self, qps: &mut QpTable, id: QpId) {
         for list in [List::All, List::Opening, List::Active] {

@@ -3,6 +3,8 @@
 
 use std::cmp::Reverse;
 
+use smallvec::SmallVec;
+
 use crate::conn::reroll::Reroll;
 use crate::conn::streams::List;
 use crate::conn::{Connection, Context, State};
@@ -46,6 +48,7 @@ impl Connection {
             self.reroll.as_ref().and_then(Reroll::at),
             self.spread.at(),
             self.sizes.search_at(),
+            self.sleep_at,
             self.paths_due(),
         ];
         for other in others {
@@ -56,7 +59,7 @@ impl Connection {
 
     /// The earliest deadline of the paths. Asked with every packet: only those are looked at that something was done to
     /// since the last time.
-    fn paths_due(&mut self) -> Option<Time> {
+    pub(super) fn paths_due(&mut self) -> Option<Time> {
         if self.dirty_paths != 0 {
             while self.dirty_paths != 0 {
                 let at = self.dirty_paths.trailing_zeros() as usize;
@@ -120,6 +123,7 @@ impl Connection {
             self.linger_at = None;
             self.close_idle(cx.now, cx.shared);
         }
+        self.sleep_timeout(cx);
     }
 
     /// An OPEN may have to be repeated at `at`.
@@ -210,7 +214,8 @@ impl Connection {
         }
         self.silence_at = None;
         // Who has work is active.
-        for id in self.streams.of(List::Active).to_vec() {
+        let active: SmallVec<[QpId; 16]> = SmallVec::from_slice(self.streams.of(List::Active));
+        for id in active {
             match self.silence_limit(cx.qps, id) {
                 Some(at) if at <= cx.now => {
                     self.tell_of_silence(cx, id);

@@ -23,8 +23,8 @@ mod link_tests;
 mod tests;
 
 pub use rtt::RoundTrip;
-pub use rx::{Arrival, PathRx, Verdict};
-pub use tx::PathTx;
+pub use rx::{Arrival, ParkedRx, PathRx, Verdict};
+pub use tx::{ParkedTx, PathTx};
 
 use crate::cc::Algorithm;
 use crate::types::{Driving, Time};
@@ -41,44 +41,54 @@ pub const EPOCHS_AHEAD_MAX: u8 = 64;
 /// stamps compare modulo 2^32 units (275 s), which is more than twice this.
 pub const IDLE_EPOCH_NS: u64 = 60_000_000_000;
 
-/// What all paths of an endpoint have in common: timing, and the algorithm of their windows.
+/// What all paths of an endpoint have in common: timing, and the algorithm of their windows. Every path has a copy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Constants {
-    /// Congestion control.
-    pub algorithm: &'static Algorithm,
-    /// Least spacing of probes.
-    pub probe_floor_ns: u64,
-    /// Largest spacing of probes: how often a dead route is asked.
-    pub probe_ceiling_ns: u64,
-    /// Spacing of probes before there is any round-trip estimate.
-    pub probe_unknown_ns: u64,
-    /// Least retransmission timeout, the last resort.
-    pub rto_floor_ns: u64,
-    /// Largest retransmission timeout.
-    pub rto_ceiling_ns: u64,
-    /// Growth of the round trip that says nothing about queues: the noise of threads that are scheduled.
-    pub rtt_noise_ns: u64,
+    algorithm: &'static Algorithm,
+    driving: Driving,
 }
 
 impl Constants {
     /// The constants for how promptly both ends are driven, and the algorithm of the windows.
     #[must_use]
     pub const fn new(driving: Driving, algorithm: &'static Algorithm) -> Self {
-        let (probe_floor_ns, rtt_noise_ns) = match driving {
-            Driving::Busy => (50_000, 0),
-            Driving::Sockets => (500_000, 100_000),
-        };
-        Self {
-            algorithm,
-            probe_floor_ns,
-            probe_ceiling_ns: 20_000_000,
-            probe_unknown_ns: 1_000_000,
-            rto_floor_ns: 5_000_000,
-            rto_ceiling_ns: 1_000_000_000,
-            rtt_noise_ns,
+        Self { algorithm, driving }
+    }
+
+    /// Congestion control.
+    #[must_use]
+    pub const fn algorithm(self) -> &'static Algorithm {
+        self.algorithm
+    }
+}
+
+/// Timing of a path.
+impl Driving {
+    /// Least spacing of probes.
+    const fn probe_floor_ns(self) -> u64 {
+        match self {
+            Self::Busy => 50_000,
+            Self::Sockets => 500_000,
+        }
+    }
+
+    /// Growth of the round trip that says nothing about queues: the noise of threads that are scheduled.
+    const fn rtt_noise_ns(self) -> u64 {
+        match self {
+            Self::Busy => 0,
+            Self::Sockets => 100_000,
         }
     }
 }
+
+/// Largest spacing of probes: how often a dead route is asked.
+const PROBE_CEILING_NS: u64 = 20_000_000;
+/// Spacing of probes before there is any round-trip estimate.
+const PROBE_UNKNOWN_NS: u64 = 1_000_000;
+/// Least retransmission timeout, the last resort.
+const RTO_FLOOR_NS: u64 = 5_000_000;
+/// Largest retransmission timeout.
+const RTO_CEILING_NS: u64 = 1_000_000_000;
 
 /// What goes into the base header of a transmission: the stamp names it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -37,9 +37,12 @@ struct Series {
     least_bytes: u32,
 }
 
-/// See the file's head.
+/// See the file's head. Most paths never lose a large packet, so that what is known of losses is made by the first one.
 #[derive(Debug, Default)]
-pub(super) struct HoleEvidence {
+pub(super) struct HoleEvidence(Option<Box<Losses>>);
+
+#[derive(Debug, Default)]
+struct Losses {
     series: [Series; CLASSES],
     /// Least bytes lost in this round, by class; 0 is none.
     round: [u32; CLASSES],
@@ -56,9 +59,53 @@ impl HoleEvidence {
     /// A packet of `bytes` (UDP payload) was found lost by order.
     #[inline]
     pub(super) fn on_lost(&mut self, bytes: u32) {
-        if bytes <= CARRIED_BYTES {
-            return;
+        if bytes > CARRIED_BYTES {
+            self.0.get_or_insert_default().on_lost(bytes);
         }
+    }
+
+    /// Whatever one acknowledgement proves lost is one round.
+    #[inline]
+    pub(super) fn end_round(&mut self, now: Time) {
+        if let Some(losses) = &mut self.0
+            && std::mem::take(&mut losses.in_round)
+        {
+            losses.end_round(now);
+        }
+    }
+
+    /// A packet of `bytes` arrived: losses of what is no larger were bad luck.
+    #[inline]
+    pub(super) fn on_arrived(&mut self, bytes: u32) {
+        if let Some(losses) = &mut self.0
+            && losses.any
+            && bytes > CARRIED_BYTES
+        {
+            losses.on_arrived(bytes);
+        }
+    }
+
+    /// Larger packets were proved to pass.
+    pub(super) fn forget(&mut self) {
+        if let Some(losses) = &mut self.0 {
+            **losses = Losses::default();
+        }
+    }
+
+    /// UDP payload bytes of the smallest packets that the route swallows, if it seems to.
+    #[inline]
+    pub(super) fn hole_bytes(&self) -> Option<u32> {
+        let losses = self.0.as_deref().filter(|losses| losses.any)?;
+        let swallowed = |series: &&Series| {
+            series.rounds >= HOLE_ROUNDS && series.last.since_ns(series.begun) >= HOLE_NS
+        };
+        let first = losses.series.iter().find(swallowed)?;
+        Some(first.least_bytes)
+    }
+}
+
+impl Losses {
+    fn on_lost(&mut self, bytes: u32) {
         let least = &mut self.round[class(bytes)];
         if *least == 0 || bytes < *least {
             *least = bytes;
@@ -66,12 +113,7 @@ impl HoleEvidence {
         self.in_round = true;
     }
 
-    /// Whatever one acknowledgement proves lost is one round.
-    #[inline]
-    pub(super) fn end_round(&mut self, now: Time) {
-        if !std::mem::take(&mut self.in_round) {
-            return;
-        }
+    fn end_round(&mut self, now: Time) {
         self.any = true;
         for (series, lost) in self.series.iter_mut().zip(&mut self.round) {
             let lost = std::mem::take(lost);
@@ -91,36 +133,13 @@ impl HoleEvidence {
         }
     }
 
-    /// A packet of `bytes` arrived: losses of what is no larger were bad luck.
-    #[inline]
-    pub(super) fn on_arrived(&mut self, bytes: u32) {
-        if !self.any || bytes <= CARRIED_BYTES {
-            return;
-        }
+    fn on_arrived(&mut self, bytes: u32) {
         for series in &mut self.series {
             if series.least_bytes <= bytes {
                 *series = Series::default();
             }
         }
         self.any = self.series.iter().any(|series| series.rounds > 0);
-    }
-
-    /// Larger packets were proved to pass.
-    pub(super) fn forget(&mut self) {
-        *self = Self::default();
-    }
-
-    /// UDP payload bytes of the smallest packets that the route swallows, if it seems to.
-    #[inline]
-    pub(super) fn hole_bytes(&self) -> Option<u32> {
-        if !self.any {
-            return None;
-        }
-        let swallowed = |series: &&Series| {
-            series.rounds >= HOLE_ROUNDS && series.last.since_ns(series.begun) >= HOLE_NS
-        };
-        let first = self.series.iter().find(swallowed)?;
-        Some(first.least_bytes)
     }
 }
 

@@ -6,8 +6,10 @@
 //! Sequence without any answer: probe, probe, move and probe, probe, move and probe, ... (WIRE 4.14 to 4.17, 4.20).
 //! Used by `tx` only.
 
-use crate::path::{Constants, PathAction, RoundTrip};
-use crate::types::Time;
+use crate::path::{
+    PROBE_CEILING_NS, PROBE_UNKNOWN_NS, PathAction, RTO_CEILING_NS, RTO_FLOOR_NS, RoundTrip,
+};
+use crate::types::{Driving, Time};
 
 /// Probes on one route: the second makes up for a loss of the first, then the route is given up.
 const PROBES_PER_ROUTE: u32 = 2;
@@ -18,7 +20,7 @@ const RTO_SPACINGS: u64 = 4;
 
 #[derive(Debug)]
 pub(super) struct ProbeTimer {
-    constants: Constants,
+    driving: Driving,
     base: Time,
     /// The last news, or when there was first something to wait for.
     silent_since: Time,
@@ -48,9 +50,9 @@ pub(super) struct Waiting {
 }
 
 impl ProbeTimer {
-    pub(super) fn new(constants: Constants, now: Time) -> Self {
+    pub(super) fn new(driving: Driving, now: Time) -> Self {
         Self {
-            constants,
+            driving,
             base: now,
             silent_since: now,
             excused_until: now,
@@ -70,26 +72,26 @@ impl ProbeTimer {
             .max(self.in_vain)
             .saturating_sub(PROBES_BEFORE_BACKOFF)
             .min(20);
-        let ceiling_ns = self.constants.probe_ceiling_ns;
+        let ceiling_ns = PROBE_CEILING_NS;
         (self.basic_spacing_ns(rtt) << doublings).min(ceiling_ns)
     }
 
     fn basic_spacing_ns(&self, rtt: &RoundTrip) -> u64 {
         let spacing_ns = match rtt.guess_ns() {
             Some(guess_ns) => {
-                (2 * guess_ns + rtt.ack_delay_ns()).max(self.constants.probe_floor_ns)
+                (2 * guess_ns + rtt.ack_delay_ns()).max(self.driving.probe_floor_ns())
             }
-            None => self.constants.probe_unknown_ns,
+            None => PROBE_UNKNOWN_NS,
         };
-        spacing_ns.min(self.constants.probe_ceiling_ns)
+        spacing_ns.min(PROBE_CEILING_NS)
     }
 
     fn rto_ns(&self, rtt: &RoundTrip) -> u64 {
         let smoothed_ns = rtt.smoothed_ns().unwrap_or(0);
         let quiet_ns = (smoothed_ns + 4 * rtt.variation_ns() + rtt.ack_delay_ns())
             .max(RTO_SPACINGS * self.basic_spacing_ns(rtt))
-            .max(self.constants.rto_floor_ns);
-        (quiet_ns << self.rto_doublings.min(20)).min(self.constants.rto_ceiling_ns)
+            .max(RTO_FLOOR_NS);
+        (quiet_ns << self.rto_doublings.min(20)).min(RTO_CEILING_NS)
     }
 
     /// When the next probe is due. A path that rests is asked even if nothing waits for the answer: nobody else would

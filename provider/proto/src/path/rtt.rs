@@ -2,6 +2,8 @@
 //! usually acknowledges. Samples come from echoed stamps, which name transmissions, so retransmissions give samples
 //! like anything else. Used by `tx` only.
 
+use std::num::NonZeroU64;
+
 use crate::types::Time;
 
 /// The minimum is that of the last one to two of these spans: a route that became longer is noticed within two.
@@ -10,13 +12,13 @@ const MIN_SPAN_NS: u64 = 5_000_000_000;
 /// Round-trip estimate of a path; see the file's head.
 #[derive(Clone, Copy, Debug)]
 pub struct RoundTrip {
-    smoothed_ns: Option<u64>,
+    smoothed_ns: Option<NonZeroU64>,
     variation_ns: u64,
     min_ns: u64,
     min_before_ns: u64,
     span_start: Time,
     ack_delay_ns: u64,
-    hint_ns: Option<u64>,
+    hint_ns: Option<NonZeroU64>,
 }
 
 impl RoundTrip {
@@ -34,23 +36,24 @@ impl RoundTrip {
 
     /// What the host knows of this peer from other connections; counts until there is a sample.
     pub(super) fn set_hint(&mut self, rtt_ns: u64) {
-        self.hint_ns = Some(rtt_ns);
+        self.hint_ns = NonZeroU64::new(rtt_ns);
     }
 
     /// Takes the time from sending to hearing the answer. A delay longer than that is a lie or a clock's error: the
     /// sample is not used. Returns the round trip.
     pub(super) fn sample(&mut self, now: Time, elapsed_ns: u64, ack_delay_ns: u64) -> Option<u64> {
         let rtt_ns = elapsed_ns.checked_sub(ack_delay_ns)?.max(1);
-        match &mut self.smoothed_ns {
+        match self.smoothed_ns() {
             None => {
-                self.smoothed_ns = Some(rtt_ns);
+                self.smoothed_ns = NonZeroU64::new(rtt_ns);
                 self.variation_ns = rtt_ns / 2;
                 self.ack_delay_ns = ack_delay_ns;
             }
             Some(smoothed_ns) => {
                 let deviation_ns = smoothed_ns.abs_diff(rtt_ns);
                 self.variation_ns = (self.variation_ns * 3 + deviation_ns) / 4;
-                *smoothed_ns = (*smoothed_ns * 7 + rtt_ns) / 8;
+                // Not 0: both are 1 at least.
+                self.smoothed_ns = NonZeroU64::new((smoothed_ns * 7 + rtt_ns) / 8);
                 self.ack_delay_ns = (self.ack_delay_ns * 7 + ack_delay_ns) / 8;
             }
         }
@@ -74,13 +77,13 @@ impl RoundTrip {
     /// Smoothed round trip, once there is a sample.
     #[must_use]
     pub fn smoothed_ns(&self) -> Option<u64> {
-        self.smoothed_ns
+        self.smoothed_ns.map(NonZeroU64::get)
     }
 
     /// Smoothed round trip, or the host's guess.
     #[must_use]
     pub fn guess_ns(&self) -> Option<u64> {
-        self.smoothed_ns.or(self.hint_ns)
+        self.smoothed_ns.or(self.hint_ns).map(NonZeroU64::get)
     }
 
     /// Mean deviation of the samples.

@@ -63,7 +63,57 @@ struct Echo {
     told: bool,
 }
 
+/// What stays of it while nothing is missing and nothing comes.
+#[derive(Debug)]
+pub struct ParkedRx {
+    newest: Option<Echo>,
+    cumulative: Psn,
+    ce_count: u16,
+    duplicates: u16,
+    received: u16,
+    id: PathId,
+    news: bool,
+}
+
+impl ParkedRx {
+    /// The path as it was.
+    #[must_use]
+    pub fn wake(&self) -> PathRx {
+        PathRx {
+            id: self.id,
+            cumulative: self.cumulative,
+            vector: BitVector::EMPTY,
+            newest: self.newest,
+            ce_count: self.ce_count,
+            duplicates: self.duplicates,
+            received: self.received,
+            news: self.news,
+        }
+    }
+}
+
 impl PathRx {
+    /// Whether nothing is missing, and so the bitvector empty.
+    #[must_use]
+    pub fn can_park(&self) -> bool {
+        self.vector.is_empty()
+    }
+
+    /// Puts a path to sleep that [`Self::can_park`].
+    #[must_use]
+    pub fn park(&self) -> ParkedRx {
+        debug_assert!(self.can_park(), "something is missing");
+        ParkedRx {
+            newest: self.newest,
+            cumulative: self.cumulative,
+            ce_count: self.ce_count,
+            duplicates: self.duplicates,
+            received: self.received,
+            id: self.id,
+            news: self.news,
+        }
+    }
+
     /// A path of which nothing has arrived: PSNs start at 0.
     #[must_use]
     pub fn new(id: PathId) -> Self {

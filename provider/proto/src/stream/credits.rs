@@ -49,6 +49,11 @@ impl BoundReceives {
         }
     }
 
+    /// Gives memory back that no receive needs.
+    pub(super) fn let_go(&mut self) {
+        self.bound.shrink_to_fit();
+    }
+
     /// Binds all receive numbers up to `ssn`, lowest first: were only `ssn` bound, a later message could take the last
     /// receive from an earlier one and wait for it for ever. What was bound before the queue ran dry stays bound.
     pub(super) fn bind_through(&mut self, ssn: Ssn, host: &mut dyn Host) -> Result<(), BindError> {

@@ -223,6 +223,12 @@ impl MessageTable {
         self.spare_list = unused;
     }
 
+    /// Gives memory back that no message needs.
+    pub(super) fn let_go(&mut self) {
+        self.ring.shrink_to_fit();
+        self.spare_list = Vec::new();
+    }
+
     /// Forgets all messages that are not executed.
     pub(super) fn drop_all(&mut self, hold: &mut HoldBudget) {
         self.ring

@@ -126,6 +126,13 @@ impl Responder {
         }
     }
 
+    /// Nothing came for long: memory of what is done is given back.
+    pub fn let_go(&mut self) {
+        self.messages.let_go();
+        self.receives.let_go();
+        self.responses.let_go();
+    }
+
     /// The peer told the token of its life: answers and blocks can be built.
     pub fn open(&mut self, peer_token: Token) {
         self.responses.open(peer_token);

@@ -84,6 +84,11 @@ impl Responses {
         }
     }
 
+    /// Gives memory back that no answer needs.
+    pub(super) fn let_go(&mut self) {
+        self.queue.shrink_to_fit();
+    }
+
     pub(super) fn open(&mut self, peer_token: Token) {
         self.peer_token = peer_token;
     }

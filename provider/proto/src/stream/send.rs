@@ -186,6 +186,12 @@ impl Requester {
         }
     }
 
+    /// Nothing was submitted for long: what the entries took is given back.
+    pub fn let_go(&mut self) {
+        self.entries.shrink_to_fit();
+        self.again.shrink_to_fit();
+    }
+
     /// The queue pair goes to RTS.
     pub fn enable(&mut self, params: &SendParams) {
         self.rnr_retry = params.rnr_retry;

@@ -30,6 +30,18 @@ const LARGEST_MESSAGE_MIB: u64 = 6 << 10;
 /// Twice 2 GiB are filled, sent and looked at: 10 s on an idle machine.
 const LARGEST_MESSAGE_LIMIT: Duration = Duration::from_secs(300);
 
+/// It is used for some seconds, and rests for twice as long as a connection stays awake.
+const MANY_LIMIT: Duration = Duration::from_secs(150);
+
+/// Addresses of either host, and processes of the one, between which there are as many connections as pairs: 1,024 and 4,096.
+const MANY_ADDRESSES: u32 = 16;
+const MANY_PROCESSES: [u32; 2] = [4, 16];
+
+/// What they are held to: a connection that sleeps with its one queue pair, the rings apart, as the allocator counts; and what
+/// one more queue pair adds, with rings of the least size.
+const IDLE_CONNECTION_BYTES: u32 = (8 << 10) + (2 << 10);
+const QUEUE_PAIR_BYTES: u32 = 3 << 10;
+
 /// What a case does.
 type Run = Box<dyn Fn(&Bench) -> Result<()> + Send>;
 
@@ -132,11 +144,17 @@ pub fn cases() -> Vec<Case> {
     );
     cases.push(case("ports of a host", Box::new(ports)));
     cases.push(case("16 devices", Box::new(devices)));
+    let processes = MANY_PROCESSES[usize::from(full)];
+    let run = move |bench: &Bench| many_connections(bench, processes);
+    cases.push(case("thousands of connections", Box::new(run)).slow(MANY_LIMIT));
     cases
 }
 
 fn on_both(bench: &Bench, program: &str, arguments: &[&str]) -> Result<()> {
-    let fabric = bench.direct()?;
+    pair_on(bench, &bench.direct()?, program, arguments)
+}
+
+fn pair_on(bench: &Bench, fabric: &Fabric, program: &str, arguments: &[&str]) -> Result<()> {
     let port = next_port();
     let server = Program::new(c_program::compile(program)?)
         .args(["-p", &port.to_string()])
@@ -144,7 +162,7 @@ fn on_both(bench: &Bench, program: &str, arguments: &[&str]) -> Result<()> {
     let client = server
         .clone()
         .args(["-s".to_owned(), Host::A.ipv4().to_string()]);
-    let outcome = bench.pair(&fabric, server, client, port)?.success()?;
+    let outcome = bench.pair(fabric, server, client, port)?.success()?;
     for side in [&outcome.server, &outcome.client] {
         says_ok(side)?;
     }
@@ -160,6 +178,33 @@ fn alone(bench: &Bench, fabric: &Fabric, program: Program) -> Result<()> {
     says_ok(&outcome)?;
     println!("{}", outcome.stdout.trim_end());
     Ok(())
+}
+
+fn many_connections(bench: &Bench, processes: u32) -> Result<()> {
+    let fabric = bench.direct()?;
+    for (host, net) in [(Host::A, 1), (Host::B, 2)] {
+        let namespace = fabric.namespace(host);
+        let own = host.ipv4();
+        let mut script = format!("dev=$(ip -o -4 address | awk '/{own}\\//{{print $2}}') && ");
+        for index in 0..MANY_ADDRESSES - 1 {
+            script += &format!("ip address add 10.79.{net}.{index}/16 dev $dev && ");
+        }
+        script += "true";
+        tool::run("ip", &["netns", "exec", &namespace, "sh", "-c", &script])?;
+    }
+    let arguments = [
+        ("-g", MANY_ADDRESSES),
+        ("-G", MANY_ADDRESSES),
+        ("-n", processes),
+        ("-m", IDLE_CONNECTION_BYTES),
+        ("-M", QUEUE_PAIR_BYTES),
+    ];
+    let arguments: Vec<String> = arguments
+        .iter()
+        .flat_map(|(option, value)| [(*option).to_owned(), value.to_string()])
+        .collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    pair_on(bench, &fabric, "scale_many", &arguments)
 }
 
 fn ports(bench: &Bench) -> Result<()> {

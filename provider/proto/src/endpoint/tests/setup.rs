@@ -3,6 +3,7 @@
 use rstest::rstest;
 
 use super::network::*;
+use crate::conn::ASLEEP_AFTER_NS;
 use crate::endpoint::ConnectError;
 use crate::types::*;
 use crate::wire::{Gid, Qpn};
@@ -250,6 +251,14 @@ fn an_idle_endpoint_has_nothing_to_do() {
     let (qp_a, qp_b) = network.connected(0, 1);
     exchange(&mut network, (0, qp_a), (1, qp_b));
     network.run(1_000 * MS);
+    assert!(
+        network
+            .nodes
+            .iter_mut()
+            .all(|node| !node.endpoint.outstanding())
+    );
+    // They look once more, whether they may sleep.
+    network.run(ASLEEP_AFTER_NS + 1_000 * MS);
     for node in &mut network.nodes {
         assert!(!node.endpoint.outstanding());
         assert_eq!(

@@ -4,9 +4,12 @@
 //! [`PathTx::handle_block`] for each path block that arrives, retransmits what [`PathTx::next_lost`] names, and does
 //! what [`PathTx::handle_timeout`] says. Routes are the caller's; the path only learns that it moved.
 //!
-//! Queries are in `tx/queries.rs`. Invariant: while anything is outstanding, while the caller waits, and while the path rests, there is a timeout.
+//! Queries are in `tx/queries.rs`, what stays of a path that rests for long in `tx/parked.rs`. Invariant: while anything is outstanding, while the caller waits, and while the path rests, there is a timeout.
 
+mod parked;
 mod queries;
+
+pub use parked::ParkedTx;
 
 use crate::cc::{Feedback, PathWindow};
 use crate::path::bare::BareLog;
@@ -15,10 +18,10 @@ use crate::path::loss::{LossDetector, Verdicts};
 use crate::path::probe::{ProbeTimer, Waiting};
 use crate::path::sent::SentRing;
 use crate::path::{
-    Bare, BlockOutcome, Constants, EPOCHS_AHEAD_MAX, IDLE_EPOCH_NS, PathAction, RoundTrip,
-    SPAN_PACKETS, Sent,
+    Bare, BlockOutcome, Constants, EPOCHS_AHEAD_MAX, IDLE_EPOCH_NS, PROBE_UNKNOWN_NS, PathAction,
+    RTO_FLOOR_NS, RoundTrip, SPAN_PACKETS, Sent,
 };
-use crate::types::Time;
+use crate::types::{Driving, Time};
 use crate::wire::{Epoch, PathBlock, PathId, Psn, Stamp};
 
 /// A move leaves what is in flight so many round trips to arrive.
@@ -30,7 +33,7 @@ const MOVE_GRACE_MAX_NS: u64 = 500_000_000;
 #[derive(Debug)]
 pub struct PathTx<R> {
     id: PathId,
-    constants: Constants,
+    driving: Driving,
     epoch: Epoch,
     /// Newest epoch that the peer has received something of.
     heard: Option<Epoch>,
@@ -74,9 +77,21 @@ impl<R: Copy> PathTx<R> {
         psn: Psn,
         epoch: Epoch,
     ) -> Self {
+        let window = PathWindow::new(constants.algorithm);
+        Self::with_window(id, constants.driving, now, psn, epoch, window)
+    }
+
+    fn with_window(
+        id: PathId,
+        driving: Driving,
+        now: Time,
+        psn: Psn,
+        epoch: Epoch,
+        window: PathWindow,
+    ) -> Self {
         Self {
             id,
-            constants,
+            driving,
             epoch,
             heard: None,
             first_epoch: epoch,
@@ -87,9 +102,9 @@ impl<R: Copy> PathTx<R> {
             ring: SentRing::new(psn),
             bare: BareLog::default(),
             loss: LossDetector::default(),
-            probe: ProbeTimer::new(constants, now),
+            probe: ProbeTimer::new(driving, now),
             rtt: RoundTrip::new(now),
-            window: PathWindow::new(constants.algorithm),
+            window,
             caller_waits: false,
             last_ack: None,
             counts: PeerCounts::default(),
@@ -399,7 +414,7 @@ impl<R: Copy> PathTx<R> {
         Feedback {
             smoothed_ns: self.rtt.smoothed_ns(),
             min_ns: self.rtt.min_ns(),
-            noise_ns: self.constants.rtt_noise_ns,
+            noise_ns: self.driving.rtt_noise_ns(),
             ..Feedback::default()
         }
     }
@@ -475,8 +490,7 @@ impl<R: Copy> PathTx<R> {
         if let Some((psn, _)) = oldest {
             self.ring.declare_lost(psn);
         }
-        self.loss
-            .excuse(now + self.constants.rto_floor_ns + self.grace_ns());
+        self.loss.excuse(now + RTO_FLOOR_NS + self.grace_ns());
         self.window.on_rto(now);
     }
 
@@ -543,7 +557,7 @@ impl<R: Copy> PathTx<R> {
             Some(rtt_ns) => {
                 (MOVE_GRACE_RTTS * rtt_ns + self.rtt.ack_delay_ns()).min(MOVE_GRACE_MAX_NS)
             }
-            None => self.constants.probe_unknown_ns,
+            None => PROBE_UNKNOWN_NS,
         }
     }
 }
