@@ -416,6 +416,8 @@ impl Endpoint {
             active_senders: self.shared.fair_share.active(),
             drain_bytes_per_s: self.shared.drain.bytes_per_s(),
             held_bytes: u64::from(self.shared.hold.held_bytes()),
+            held_most_bytes: u64::from(self.shared.hold.most_bytes()),
+            hold_limit_bytes: u64::from(self.shared.hold.limit_bytes()),
         }
     }
 

@@ -60,7 +60,7 @@ pub struct HostConfig {
     pub drain_bits_per_s: Option<u64>,
     /// For all regions.
     pub force_strict: Option<bool>,
-    /// Memory for packets that are held back.
+    /// The most memory for packets that are held back.
     pub hold_bytes: u32,
     /// On average so often a path of each busy connection takes another route for no reason; 0 is never.
     pub reroll_ns: u64,
@@ -85,7 +85,7 @@ impl Default for HostConfig {
             port_bits_per_s: None,
             drain_bits_per_s: None,
             force_strict: None,
-            hold_bytes: 16 << 20,
+            hold_bytes: 64 << 20,
             reroll_ns: 0,
         }
     }
