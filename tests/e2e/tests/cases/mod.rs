@@ -22,6 +22,7 @@ mod plugin;
 mod scale;
 mod telemetry;
 mod trouble;
+mod visibility;
 
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
@@ -46,6 +47,7 @@ pub fn all() -> Vec<Case> {
         perftest::cases(),
         multipath::cases(),
         contract::cases(),
+        visibility::cases(),
         nccl::cases(),
         hostile::cases(),
         dissect::cases(),
