@@ -194,7 +194,7 @@ local LAYOUTS = {
     fields = {
       { name = "gid", key = "metaroce.address.gid", label = "GID", bit = 0, bits = 128, kind = "gid" },
       { name = "plane", key = "metaroce.address.plane", label = "plane", bit = 128, bits = 8, kind = "number" },
-      { name = "reserved", key = "metaroce.address.reserved", label = "reserved", bit = 136, bits = 24, kind = "hex" },
+      { name = "speed", key = "metaroce.address.speed", label = "speed", bit = 136, bits = 24, kind = "number", unit = "Mb/s" },
     },
     follow = {
     },

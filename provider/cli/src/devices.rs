@@ -3,7 +3,7 @@
 use crate::stat::find;
 use crate::{print, select};
 use anyhow::Result;
-use metaroce::device::Device;
+use metaroce::device::{Device, Plane};
 use metaroce::telemetry::SocketName;
 use serde_json::json;
 
@@ -66,7 +66,7 @@ pub(crate) fn as_table(devices: &[Device], users: &[SocketName]) -> String {
             ]);
         }
     }
-    let mut text = columns(&rows);
+    let mut text = columns(&rows) + &planes_table(devices);
     let heads = ["DEVICE", "USED BY", "UDP PORT"];
     let mut rows = vec![heads.map(String::from)];
     for device in devices {
@@ -85,6 +85,38 @@ pub(crate) fn as_table(devices: &[Device], users: &[SocketName]) -> String {
         text += &columns(&rows);
     }
     text
+}
+
+fn plane_as_json(plane: &Plane) -> serde_json::Value {
+    json!({
+        "interface": plane.interface,
+        "index": plane.index,
+        "active": plane.active,
+        "speed_mbps": plane.speed_mbps,
+        "mtu_bytes": plane.mtu_bytes,
+    })
+}
+
+/// A line for each plane of devices with several; empty if there is none.
+fn planes_table(devices: &[Device]) -> String {
+    let heads = ["DEVICE", "PLANE", "INTERFACE", "STATE", "SPEED", "MTU"];
+    let mut rows = vec![heads.map(String::from)];
+    for device in devices.iter().filter(|device| device.planes.len() > 1) {
+        for (number, plane) in device.planes.iter().enumerate() {
+            rows.push([
+                device.name.clone(),
+                number.to_string(),
+                plane.interface.clone(),
+                if plane.active { "active" } else { "down" }.into(),
+                format!("{} Gb/s", f64::from(plane.speed_mbps) / 1000.0),
+                plane.mtu_bytes.to_string(),
+            ]);
+        }
+    }
+    match rows.len() {
+        1 => String::new(),
+        _ => format!("\n{}", columns(&rows)),
+    }
 }
 
 fn columns<const N: usize>(rows: &[[String; N]]) -> String {
@@ -134,6 +166,8 @@ pub(crate) fn as_json(devices: &[Device], users: &[SocketName]) -> String {
             "active": device.active,
             "speed_mbps": device.speed_mbps,
             "mtu_bytes": device.mtu_bytes,
+            "planes": device.planes.iter().map(plane_as_json).collect::<Vec<_>>(),
+            "gid_planes": device.gid_planes,
             "node_guid": format!("{:016x}", device.node_guid),
             "gids": gids,
             "addresses": addresses,
@@ -162,6 +196,7 @@ mod tests {
             gids: addresses.iter().copied().map(Gid::from).collect(),
             addresses,
             node_guid: 0xabc,
+            ..Device::default()
         }
     }
 
@@ -188,6 +223,29 @@ mod tests {
         );
         assert!(lines[6].ends_with("25002"), "{text}");
         assert_eq!(as_table(&[device()], &[]).lines().count(), 3);
+    }
+
+    #[test]
+    fn planes_are_shown_where_there_are_several() {
+        let mut device = device();
+        let plane = |interface: &str, active| Plane {
+            interface: interface.into(),
+            index: 2,
+            mtu_bytes: 9000,
+            speed_mbps: 1_000,
+            active,
+        };
+        device.planes = vec![plane("eth0", true)];
+        assert_eq!(planes_table(&[device.clone()]), "");
+        device.planes.push(plane("eth1", false));
+        let text = as_table(&[device.clone()], &[]);
+        assert!(
+            text.contains("\nmetaroce0  1      eth1       down    1 Gb/s  9000\n"),
+            "{text}"
+        );
+        let value: serde_json::Value = serde_json::from_str(&as_json(&[device], &[])).unwrap();
+        assert_eq!(value[0]["planes"][1]["interface"], "eth1");
+        assert_eq!(value[0]["planes"][1]["active"], false);
     }
 
     #[test]

@@ -7,6 +7,7 @@
 
 mod demux;
 mod grants;
+mod planes;
 pub(crate) mod qp;
 pub(crate) mod table;
 #[cfg(test)]
@@ -29,12 +30,13 @@ use crate::host::Host;
 use crate::path::Constants;
 use crate::stream::HoldBudget;
 use crate::telemetry::log::{Ending, Log, Record, What};
-use crate::telemetry::{ConnectionInfo, Counters, EndedCounters, EndpointInfo};
+use crate::telemetry::{ConnectionInfo, Counters, EndedCounters, EndpointInfo, GrantsInfo};
 use crate::train::{SegmentOwner, Train};
-use crate::types::{EndpointConfig, LocalIndex, QpId, Route, SourceSlot, Status, Time};
+use crate::types::{EndpointConfig, LocalIndex, LocalSet, QpId, Route, SourceSlot, Status, Time};
 use crate::wire::{CloseReason, ConnectionId, FillStatus, Incarnation};
 use demux::ResetBudget;
 use grants::Told;
+pub use planes::SteerError;
 use qp::QpTable;
 use table::{ConnectionIndex, ConnectionTable};
 use timers::Timers;
@@ -114,6 +116,8 @@ pub struct Endpoint {
     /// Connections with something to send that comes before new data; with new data.
     urgent: VecDeque<ConnectionIndex>,
     ready: VecDeque<ConnectionIndex>,
+    /// Connections that may have data for addresses that were blocked.
+    held_back: Vec<ConnectionIndex>,
     /// Connections that received something in the present batch.
     batch: Vec<ConnectionIndex>,
     /// Connections whose deadline may have changed since it was last armed.
@@ -144,6 +148,8 @@ impl Endpoint {
         let incarnation = Incarnation(rng.random());
         let qps = QpTable::new(config.index, rng.random_range(0..FIRST_QPN_SPREAD));
         let shared = Shared {
+            usable: LocalSet::ALL,
+            blocked: LocalSet::NONE,
             constants: Constants::new(config.driving, config.congestion),
             counters: Counters::default(),
             ended: EndedCounters::default(),
@@ -165,6 +171,7 @@ impl Endpoint {
             connections: ConnectionTable::default(),
             urgent: VecDeque::new(),
             ready: VecDeque::new(),
+            held_back: Vec::new(),
             batch: Vec::new(),
             touched: Vec::new(),
             busy: Vec::new(),
@@ -248,7 +255,7 @@ impl Endpoint {
         let indices: SmallVec<[ConnectionIndex; 8]> = self.connections.indices().collect();
         for index in indices {
             self.on_connection(now, index, |connection, cx| {
-                connection.shrink_payload(now, cx.shared, route.destination, bytes)
+                connection.handle_too_large(cx, route.destination, bytes)
             });
         }
     }
@@ -324,6 +331,10 @@ impl Endpoint {
             }
             // It stays out of the queue until something happens to it.
             connection.in_ready = true;
+            let is_known = self.held_back.last() == Some(&index);
+            if self.shared.blocked != LocalSet::NONE && !is_known {
+                self.held_back.push(index);
+            }
             self.after(now, index);
             if let Some(connection) = self.connections.get_mut(index) {
                 connection.in_ready = false;
@@ -406,6 +417,16 @@ impl Endpoint {
         (some.into_iter().map(info).collect(), next)
     }
 
+    /// The rates that all connections are held to as senders, in bytes of payload per second.
+    pub fn allowed_bytes_per_s(&self) -> impl Iterator<Item = u64> + '_ {
+        self.connections.iter().map(Connection::allowed_bytes_per_s)
+    }
+
+    /// The grants of all connections: cheaper than everything that there is to know of them.
+    pub fn grants(&self) -> impl Iterator<Item = GrantsInfo> + '_ {
+        self.connections.iter().map(Connection::grants_info)
+    }
+
     /// The state of the endpoint as a whole, for statistics.
     pub fn info(&self) -> EndpointInfo {
         EndpointInfo {
@@ -415,6 +436,7 @@ impl Endpoint {
             connections: self.connections.len() as u32,
             active_senders: self.shared.fair_share.active(),
             drain_bytes_per_s: self.shared.drain.bytes_per_s(),
+            promised_bytes_per_s: self.shared.fair_share.promised(),
             held_bytes: u64::from(self.shared.hold.held_bytes()),
             held_most_bytes: u64::from(self.shared.hold.most_bytes()),
             hold_limit_bytes: u64::from(self.shared.hold.limit_bytes()),

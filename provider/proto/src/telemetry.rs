@@ -6,8 +6,8 @@ pub mod log;
 mod snapshot;
 
 pub use snapshot::{
-    ConnectionInfo, ConnectionState, EndedCounters, EndpointInfo, PathInfo, PathState,
-    ReceivingPathInfo,
+    ConnectionInfo, ConnectionState, EndedCounters, EndpointInfo, GrantsInfo, LaneInfo, PathInfo,
+    PathState, ReceivingPathInfo,
 };
 
 /// Defines a set of counters and the iterator over their names from one list.
@@ -112,8 +112,12 @@ counters! {
     dropped_refused,
     /// Control packets that do not fit the state, or over a limit.
     dropped_control,
-    /// Packets that could not be sent for their size.
+    /// Times that the kernel or a router said that a packet was too large.
     too_large,
+    /// Times that a path was found to carry small packets and to swallow large ones.
+    holes_found,
+    /// Packets sent to find out whether larger ones pass.
+    searches_sent,
     /// Queue pairs that went to the error state by themselves.
     qp_failures,
 }

@@ -320,6 +320,42 @@ pub struct SendParams {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub struct LocalIndex(pub u8);
 
+/// A set of own addresses.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LocalSet(u64);
+
+impl LocalSet {
+    /// All there are.
+    pub const ALL: Self = Self(u64::MAX);
+    /// None.
+    pub const NONE: Self = Self(0);
+
+    /// The set with `local` as well. Those beyond the 64th are in no set but [`Self::ALL`].
+    #[must_use]
+    pub const fn with(self, local: LocalIndex) -> Self {
+        Self(self.0 | Self::bit(local))
+    }
+
+    /// Whether `local` is in it.
+    pub const fn has(self, local: LocalIndex) -> bool {
+        self.0 & Self::bit(local) != 0 || self.0 == u64::MAX
+    }
+
+    /// A bit for each address, the first one lowest.
+    pub const fn bits(self) -> u64 {
+        self.0
+    }
+
+    /// From [`Self::bits`].
+    pub const fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+
+    const fn bit(local: LocalIndex) -> u64 {
+        if local.0 < 64 { 1 << local.0 } else { 0 }
+    }
+}
+
 /// One of the engine's source sockets of a local address: the ECMP entropy of a path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub struct SourceSlot(pub u8);
@@ -344,6 +380,8 @@ pub struct LocalAddress {
     pub scope_id: u32,
     /// Plane that it is on.
     pub plane: u8,
+    /// Speed of that plane's link, 0 if not known; only told.
+    pub speed_mbps: u32,
 }
 
 /// The constants that depend on how promptly the two ends are driven (WIRE.md, probe floor).

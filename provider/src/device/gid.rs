@@ -71,11 +71,11 @@ pub(super) fn is_link_local(address: &IpAddr) -> bool {
 }
 
 /// Puts addresses into the order of a GID table: IPv4, global IPv6, link-local; each kind in the order in which the
-/// system lists it (the primary address first), and none twice.
-pub(super) fn sort_for_table(addresses: &mut Vec<IpAddr>) {
+/// system lists it (the primary address first), plane by plane, and none twice.
+pub(super) fn sort_for_table(addresses: &mut Vec<(IpAddr, u8)>) {
     let mut seen = std::collections::HashSet::new();
-    addresses.retain(|address| seen.insert(*address));
-    addresses.sort_by_key(|address| match address {
+    addresses.retain(|(address, _)| seen.insert(*address));
+    addresses.sort_by_key(|(address, _)| match address {
         IpAddr::V4(_) => 0,
         IpAddr::V6(_) if is_link_local(address) => 2,
         IpAddr::V6(_) => 1,

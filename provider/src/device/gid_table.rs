@@ -3,7 +3,7 @@
 //! An address has its index for as long as the process lives. While it is not there the entry is empty, as in the kernel's
 //! tables, and when it comes back it is where it was. New addresses are put behind the others. Called by `verbs/port.rs`.
 
-use super::{Gid, MAX_GIDS};
+use super::{Device, Gid, MAX_GIDS};
 use std::net::IpAddr;
 
 /// The table. What programs ask by index.
@@ -15,13 +15,19 @@ pub struct GidTable {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Entry {
     gid: Gid,
+    plane: u8,
     present: bool,
 }
 
 impl GidTable {
     /// The table that the program sees in sysfs; all of it counts as there until [`GidTable::update`].
-    pub fn new(gids: &[Gid]) -> Self {
-        let entries = gids.iter().map(|&gid| Entry { gid, present: true });
+    pub fn new(device: &Device) -> Self {
+        let entry = |(index, &gid)| Entry {
+            gid,
+            plane: device.plane_of(index),
+            present: true,
+        };
+        let entries = device.gids.iter().enumerate().map(entry);
         Self {
             entries: entries.collect(),
         }
@@ -48,29 +54,45 @@ impl GidTable {
         Some(self.entries.get(index)?.gid)
     }
 
+    /// The plane of the GID at `index`, whether its address is there or not.
+    pub fn plane(&self, index: usize) -> Option<u8> {
+        Some(self.entries.get(index)?.plane)
+    }
+
+    /// Whether `gid` is there.
+    pub fn has(&self, gid: Gid) -> bool {
+        let present = |entry: &Entry| entry.gid == gid && entry.present;
+        self.entries.iter().any(present)
+    }
+
     /// The GIDs that are there, with their indexes.
     pub fn iter(&self) -> impl Iterator<Item = (usize, Gid)> + '_ {
         let present = self.entries.iter().enumerate();
         present.filter_map(|(index, entry)| entry.present.then_some((index, entry.gid)))
     }
 
-    /// Takes over the addresses that the interface has now, in the order of a new table; new ones only if it `may_grow`.
+    /// Takes over the addresses (with their planes) that the interfaces have now, in the order of a new table; new ones only if it `may_grow`.
     /// True if anything changed.
-    pub fn update(&mut self, addresses: &[IpAddr], may_grow: bool) -> bool {
-        let now: Vec<Gid> = addresses.iter().copied().map(Gid::from).collect();
+    pub fn update(&mut self, addresses: &[(IpAddr, u8)], may_grow: bool) -> bool {
+        let now = addresses.iter().map(|(ip, plane)| (Gid::from(*ip), *plane));
+        let now: Vec<(Gid, u8)> = now.collect();
         let mut changed = false;
         for entry in &mut self.entries {
-            let present = now.contains(&entry.gid);
+            let present = now.contains(&(entry.gid, entry.plane));
             changed |= present != entry.present;
             entry.present = present;
         }
         if !may_grow {
             return changed;
         }
-        for gid in now {
+        for (gid, plane) in now {
             let known = self.entries.iter().any(|entry| entry.gid == gid);
             if !known && self.entries.len() < MAX_GIDS {
-                self.entries.push(Entry { gid, present: true });
+                self.entries.push(Entry {
+                    gid,
+                    plane,
+                    present: true,
+                });
                 changed = true;
             }
         }
@@ -82,13 +104,16 @@ impl GidTable {
 mod tests {
     use super::*;
 
-    fn ips(list: &[&str]) -> Vec<IpAddr> {
-        list.iter().map(|text| text.parse().unwrap()).collect()
+    fn ips(list: &[&str]) -> Vec<(IpAddr, u8)> {
+        let ip = |text: &&str| (text.parse().unwrap(), 0);
+        list.iter().map(ip).collect()
     }
 
     fn table(list: &[&str]) -> GidTable {
-        let gids: Vec<Gid> = ips(list).into_iter().map(Gid::from).collect();
-        GidTable::new(&gids)
+        GidTable::new(&Device {
+            gids: ips(list).iter().map(|(ip, _)| Gid::from(*ip)).collect(),
+            ..Device::default()
+        })
     }
 
     fn shown(table: &GidTable) -> Vec<String> {
@@ -131,12 +156,20 @@ mod tests {
         let mut table = table(&["10.0.0.1"]);
         assert!(!table.update(&ips(&["10.0.0.1", "10.0.0.2"]), false));
         assert_eq!(shown(&table), ["10.0.0.1"]);
-        let many: Vec<IpAddr> = (0..=255)
-            .map(|last| IpAddr::from([10, 1, 0, last]))
+        let many: Vec<(IpAddr, u8)> = (0..=255)
+            .map(|last| (IpAddr::from([10, 1, 0, last]), 0))
             .collect();
         assert!(table.update(&many, true));
         assert_eq!(table.len(), MAX_GIDS);
         assert_eq!(table.present(0), None);
         assert_eq!(table.known(MAX_GIDS), None);
+    }
+
+    #[test]
+    fn an_address_counts_on_its_own_plane_only() {
+        let mut table = table(&["10.0.0.1"]);
+        assert!(table.update(&[("10.0.0.1".parse().unwrap(), 1)], true));
+        assert_eq!((table.present(0), table.plane(0)), (None, Some(0)));
+        assert!(!table.has(table.known(0).unwrap()));
     }
 }

@@ -110,31 +110,43 @@ pub fn interfaces() -> io::Result<Vec<Interface>> {
     Ok(list)
 }
 
-/// Whether the interface `name` is up and has a carrier, and its addresses in the order of a GID table. One that does not exist
-/// (any more) is down and has none.
+/// How the planes of a device are at a moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Present {
+    /// Of each plane: whether its interface is up and has a carrier. One that does not exist (any more) is down.
+    pub(crate) active: Vec<bool>,
+    /// The addresses with their planes, in the order of a GID table.
+    pub(crate) addresses: Vec<(IpAddr, u8)>,
+}
+
+/// How the interfaces `names` are now.
 ///
 /// # Errors
 /// The system refuses to list the interfaces.
-pub(crate) fn present_state(name: &str) -> io::Result<(bool, Vec<IpAddr>)> {
-    let (mut active, mut addresses) = (false, Vec::new());
+pub(crate) fn present_state(names: &[String]) -> io::Result<Present> {
+    let mut active = vec![false; names.len()];
+    let mut addresses = Vec::new();
     for entry in getifaddrs().map_err(io::Error::from)? {
-        if entry.interface_name.split(':').next() != Some(name) {
+        let name = entry.interface_name.split(':').next().unwrap_or_default();
+        let Some(plane) = names.iter().position(|one| one == name) else {
             continue;
-        }
-        active = entry
+        };
+        active[plane] = entry
             .flags
             .contains(InterfaceFlags::IFF_UP | InterfaceFlags::IFF_LOWER_UP);
+        let plane = plane as u8;
         let Some(address) = entry.address else {
             continue;
         };
         if let Some(v4) = address.as_sockaddr_in() {
-            addresses.push(IpAddr::V4(v4.ip()));
+            addresses.push((IpAddr::V4(v4.ip()), plane));
         } else if let Some(v6) = address.as_sockaddr_in6() {
-            addresses.push(IpAddr::V6(v6.ip()));
+            addresses.push((IpAddr::V6(v6.ip()), plane));
         }
     }
+    addresses.sort_by_key(|(_, plane)| *plane);
     sort_for_table(&mut addresses);
-    Ok((active, addresses))
+    Ok(Present { active, addresses })
 }
 
 /// Fills MTU, speed and kind. `/sys/class/net` shows the network namespace of whoever mounted it, so it is believed only

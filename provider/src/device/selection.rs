@@ -1,15 +1,19 @@
 //! Which interfaces become devices, and under which names: `METAROCE_DEVICES`, or all that are usable.
 
-use super::{Device, Interface, NAME_PREFIX};
+use super::{Device, Interface, NAME_PREFIX, PLANE_SEPARATOR, is_our_name};
+use std::collections::HashSet;
 use std::fmt;
 
-/// Environment variable with the list of devices: `metaroce0=eth0,metaroce1=eth1`, or just `eth0,eth1`.
+/// Environment variable with the list of devices: `metaroce0=eth0,metaroce1=eth1`, or just `eth0,eth1`; `eth0+eth1` is one
+/// device with two planes.
 pub const DEVICES_VARIABLE: &str = "METAROCE_DEVICES";
 
 /// Longest device name: `IBV_SYSFS_NAME_MAX` of libibverbs is 64, with the NUL.
 const MAX_NAME_BYTES: usize = 63;
 /// Devices at most: libibverbs and NCCL keep small tables of them.
 const MAX_DEVICES: usize = 64;
+/// Planes of a device at most: a HELLO has no more addresses.
+pub const MAX_PLANES: usize = 16;
 
 /// What to make devices of.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -21,13 +25,13 @@ pub enum Selection {
     Listed(Vec<Entry>),
 }
 
-/// One entry of the list: an interface, and the device's name if one was given.
+/// One entry of the list: the interfaces, and the device's name if one was given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// Name of the device, or `None` for the next free `metaroceN`.
     pub name: Option<String>,
-    /// Name of the interface.
-    pub interface: String,
+    /// Names of the interfaces, one for each plane, in the order of their numbers.
+    pub interfaces: Vec<String>,
 }
 
 /// Why there are no devices to be had; `Display` names cause and cure.
@@ -136,10 +140,11 @@ impl Selection {
         }
     }
 
-    /// Reads a list: entries `interface` or `name=interface`, separated by commas.
+    /// Reads a list: entries `interface` or `name=interface`, separated by commas; several interfaces with `+` between
+    /// them are the planes of one device.
     ///
     /// # Errors
-    /// An entry is malformed, or a device name occurs twice.
+    /// An entry is malformed, or a device name or an interface occurs twice.
     pub fn parse(text: &str) -> Result<Self, SelectionError> {
         if text.trim().is_empty() {
             return Ok(Self::Automatic);
@@ -149,15 +154,13 @@ impl Selection {
             .map(|entry| parse_entry(entry.trim()))
             .collect::<Result<_, _>>()?;
         let bad = |entry: &Entry, reason: &str| SelectionError::BadEntry {
-            entry: entry.interface.clone(),
+            entry: entry.interfaces.join(&PLANE_SEPARATOR.to_string()),
             reason: reason.into(),
         };
+        let mut seen = HashSet::new();
         for (index, entry) in entries.iter().enumerate() {
             let earlier = &entries[..index];
-            if earlier
-                .iter()
-                .any(|other| other.interface == entry.interface)
-            {
+            if !entry.interfaces.iter().all(|name| seen.insert(name)) {
                 return Err(bad(entry, "the interface is listed twice"));
             }
             if entry.name.is_some() && earlier.iter().any(|other| other.name == entry.name) {
@@ -192,30 +195,38 @@ fn parse_entry(entry: &str) -> Result<Entry, SelectionError> {
             reason,
         })
     };
-    let (name, interface) = match entry.split_once('=') {
-        Some((name, interface)) => (Some(name.trim()), interface.trim()),
+    let (name, planes) = match entry.split_once('=') {
+        Some((name, planes)) => (Some(name.trim()), planes.trim()),
         None => (None, entry),
     };
-    if interface.is_empty() {
+    let interfaces: Vec<&str> = planes.split(PLANE_SEPARATOR).map(str::trim).collect();
+    if interfaces.contains(&"") {
         return bad("the interface is missing".into());
     }
-    if interface.contains(['/', '=']) || interface.contains(char::is_whitespace) {
+    if planes.contains(['/', '='])
+        || interfaces
+            .iter()
+            .any(|one| one.contains(char::is_whitespace))
+    {
         return bad("this is no name of an interface".into());
+    }
+    if interfaces.len() > MAX_PLANES {
+        return bad(format!("a device has {MAX_PLANES} planes at most"));
     }
     if let Some(name) = name {
         let plain = name
             .bytes()
             .all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
-        if !name.starts_with(NAME_PREFIX) || !plain || name.len() > MAX_NAME_BYTES {
+        if !is_our_name(name) || !plain || name.len() > MAX_NAME_BYTES {
             return bad(format!(
                 "a device name begins with \"{NAME_PREFIX}\", has letters, digits and underscores, and at most \
-                 {MAX_NAME_BYTES} of them"
+                 {MAX_NAME_BYTES} of them; or it is \"mr\" and a number"
             ));
         }
     }
     Ok(Entry {
         name: name.map(str::to_owned),
-        interface: interface.to_owned(),
+        interfaces: interfaces.into_iter().map(str::to_owned).collect(),
     })
 }
 
@@ -246,7 +257,7 @@ fn choose_usable(present: &[Interface]) -> Result<Vec<Device>, SelectionError> {
     Ok(chosen
         .iter()
         .enumerate()
-        .map(|(n, interface)| Device::new(&format!("{NAME_PREFIX}{n}"), interface))
+        .map(|(n, interface)| Device::new(&format!("{NAME_PREFIX}{n}"), &[interface]))
         .collect())
 }
 
@@ -258,35 +269,44 @@ fn choose_listed(entries: &[Entry], present: &[Interface]) -> Result<Vec<Device>
     });
     let mut devices = Vec::new();
     for entry in entries {
-        let interface = present
-            .iter()
-            .find(|i| i.name == entry.interface)
-            .ok_or_else(|| SelectionError::UnknownInterface {
-                name: entry.interface.clone(),
+        let mut planes = Vec::new();
+        let mut first_error = None;
+        for name in &entry.interfaces {
+            let interface = present.iter().find(|one| one.name == *name);
+            let interface = interface.ok_or_else(|| SelectionError::UnknownInterface {
+                name: name.clone(),
                 present: names(present),
             })?;
-        let unusable = |reason: String| SelectionError::UnusableInterface {
-            name: interface.name.clone(),
-            reason,
-        };
-        if !interface.up {
-            return Err(unusable(format!(
-                "which is down. Bring it up: ip link set {} up",
-                interface.name
-            )));
+            first_error = first_error.or_else(|| why_unusable(interface));
+            planes.push(interface);
         }
-        if interface.addresses.is_empty() {
-            return Err(unusable(format!(
-                "which has no IP address. Give it one: ip address add ADDRESS/PREFIX dev {}",
-                interface.name
-            )));
+        // Of several planes one is enough to begin with.
+        let all_unusable = planes.iter().all(|one| why_unusable(one).is_some());
+        if let Some(error) = first_error.filter(|_| all_unusable) {
+            return Err(error);
         }
         let name = entry
             .name
             .clone()
             .or_else(|| free_numbers.next())
             .unwrap_or_default();
-        devices.push(Device::new(&name, interface));
+        devices.push(Device::new(&name, &planes));
     }
     Ok(devices)
+}
+
+/// Why a listed interface cannot carry traffic now, if it cannot.
+fn why_unusable(interface: &Interface) -> Option<SelectionError> {
+    let name = &interface.name;
+    let reason = if !interface.up {
+        format!("which is down. Bring it up: ip link set {name} up")
+    } else if interface.addresses.is_empty() {
+        format!("which has no IP address. Give it one: ip address add ADDRESS/PREFIX dev {name}")
+    } else {
+        return None;
+    };
+    Some(SelectionError::UnusableInterface {
+        name: name.clone(),
+        reason,
+    })
 }

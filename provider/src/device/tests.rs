@@ -119,11 +119,11 @@ fn an_unknown_interface_is_named_with_those_that_exist() {
 fn gids_are_ipv4_first_then_global_then_link_local() {
     let device = Device::new(
         "metaroce0",
-        &interface(
+        &[&interface(
             "e",
             2,
             &["fe80::5", "2001:db8::1", "10.1.2.3", "10.1.2.4", "10.1.2.3"],
-        ),
+        )],
     );
     let expected = [
         "::ffff:10.1.2.3",
@@ -209,4 +209,64 @@ fn this_host_has_interfaces() {
         .expect("a loopback interface");
     assert_eq!((lo.name.as_str(), lo.index, lo.ethernet), ("lo", 1, false));
     assert!(lo.mtu_bytes >= 1500);
+}
+
+fn two_planes() -> [Interface; 2] {
+    let mut second = interface("eth1", 3, &["fe80::3", "10.0.1.1"]);
+    second.mtu_bytes = 9000;
+    second.speed_mbps = 1_000;
+    [interface("eth0", 2, &["fe80::2", "10.0.0.1"]), second]
+}
+
+#[test]
+fn a_device_of_two_planes_has_the_addresses_of_both_and_knows_whose_they_are() {
+    let present = two_planes();
+    let devices = Selection::parse("mr0=eth0+eth1").unwrap();
+    let devices = devices.choose(&present).unwrap();
+    assert_eq!(names_of(&devices), [("mr0", "eth0+eth1")]);
+    let device = &devices[0];
+    let shown = |index: usize| (device.addresses[index].to_string(), device.plane_of(index));
+    assert_eq!(
+        [0, 1, 2, 3].map(shown),
+        [
+            ("10.0.0.1".into(), 0),
+            ("10.0.1.1".into(), 1),
+            ("fe80::2".into(), 0),
+            ("fe80::3".into(), 1)
+        ]
+    );
+    assert_eq!(device.interface_of(3), ("eth1", 3));
+    assert_eq!((device.mtu_bytes, device.speed_mbps), (1500, 11_000));
+    assert_eq!(device.node_guid, present[0].guid());
+}
+
+#[test]
+fn of_several_planes_one_must_be_usable_and_all_must_exist() {
+    let mut present = two_planes();
+    let choose =
+        |present: &[Interface], text: &str| Selection::parse(text).unwrap().choose(present);
+    present[0].up = false;
+    present[0].running = false;
+    let device = choose(&present, "eth0+eth1").unwrap().remove(0);
+    assert!(device.active && !device.planes[0].active && device.planes[1].active);
+    present[1].addresses.clear();
+    let error = choose(&present, "eth0+eth1").unwrap_err().to_string();
+    assert!(error.contains("ip link set eth0 up"), "{error}");
+    let error = choose(&present, "eth0+eth7").unwrap_err();
+    assert!(matches!(error, SelectionError::UnknownInterface { .. }));
+}
+
+#[rstest]
+#[case("eth0+")]
+#[case("+eth0")]
+#[case("metaroce0=eth0++eth1")]
+#[case("eth0+eth0")]
+#[case("eth0+eth1,eth1")]
+#[case("mr=eth0")]
+#[case("mr0x=eth0")]
+#[case("mlx5_0=eth0")]
+#[case("0+1+2+3+4+5+6+7+8+9+a+b+c+d+e+f+g")]
+fn bad_lists_of_planes_are_refused(#[case] text: &str) {
+    let error = Selection::parse(text).unwrap_err();
+    assert!(matches!(error, SelectionError::BadEntry { .. }), "{error}");
 }

@@ -108,6 +108,11 @@ fn add_device(tree: &mut Contents, device: &Device, uverbs_number: usize) {
         format!("{class}/node_desc"),
         format!("metaroce on {}", device.interface),
     );
+    file(
+        tree,
+        format!("{class}/{}", super::PLANES_FILE),
+        &device.interface,
+    );
     file(tree, format!("{class}/fw_ver"), env!("CARGO_PKG_VERSION"));
     if let Some(target) = host::device_directory(device) {
         link(tree, format!("{class}/device"), target);
@@ -141,7 +146,7 @@ fn add_port(tree: &mut Contents, device: &Device, port: &str) {
         file(
             tree,
             format!("{port}/gid_attrs/ndevs/{index}"),
-            &device.interface,
+            device.interface_of(index).0,
         );
     }
 }

@@ -98,6 +98,7 @@ impl Background<'_> {
             .hears_now_and_then(inner.changes.as_ref(), now)
         {
             inner.port.look_for_changes();
+            inner.planes.look(inner.port);
         }
         if inner.presence.was_armed() {
             inner.presence.serve();
@@ -148,6 +149,7 @@ impl Background<'_> {
             .hears_now_and_then(inner.changes.as_ref(), turn.began)
         {
             inner.port.look_for_changes();
+            inner.planes.look(inner.port);
         }
         if turn.more || inner.stop.load(Ordering::Acquire) {
             return;
@@ -162,6 +164,7 @@ impl Background<'_> {
                     self.service.look(inner, self.poller, now);
                     if self.listener.hears(inner.changes.as_ref(), now) {
                         inner.port.look_for_changes();
+                        inner.planes.look(inner.port);
                     }
                 }
                 Ok(_) => {}

@@ -14,7 +14,7 @@ use super::statistics::EngineCounters;
 use super::transmit::{SendContext, Sent, Transmitter};
 use metaroce_proto::endpoint::{Endpoint, RxMeta};
 use metaroce_proto::event::Event;
-use metaroce_proto::types::{self as proto, QpId, Time};
+use metaroce_proto::types::{self as proto, LocalSet, QpId, Time};
 use metaroce_udp::{Ecn, ErrorOrigin, LocalIndex, MAX_LOCALS, PeerError, RecvBatch};
 
 /// Buffers of 64 KiB in one receive call.
@@ -89,6 +89,8 @@ pub(super) struct Core {
     cold_countdown: u32,
     pub(super) neighbours: Neighbours,
     pressure: Pressure,
+    /// What the core was told of them.
+    usable: LocalSet,
     /// A receive call failed, which was told.
     receive_failed: bool,
 }
@@ -113,6 +115,7 @@ impl Core {
             cold_countdown: 0,
             neighbours: Neighbours::new(),
             pressure: Pressure::default(),
+            usable: LocalSet::ALL,
             receive_failed: false,
         }
     }
@@ -125,6 +128,7 @@ impl Core {
             ..Turn::default()
         };
         let mut changed = self.serve_doorbells(inner, now);
+        changed |= self.follow_planes(inner, now);
         let may_wait = caller == Caller::Polling;
         if may_wait {
             self.streak.begin_call(&inner.presence, now);
@@ -162,6 +166,16 @@ impl Core {
             turn.more |= self.flush(inner, now, &mut turn.events);
         }
         turn
+    }
+
+    /// Tells the core which addresses can be used, if that has changed.
+    fn follow_planes(&mut self, inner: &Inner, now: Time) -> bool {
+        let usable = inner.planes.usable();
+        let changed = std::mem::replace(&mut self.usable, usable) != usable;
+        if changed {
+            self.endpoint.set_usable(now, usable);
+        }
+        changed
     }
 
     /// Sends what is due, dispatches what that caused and learns the next timeout. True if there is more to send now.
@@ -292,6 +306,7 @@ impl Core {
             sockets: &inner.sockets,
             counters: &mut self.counters,
             troubles: &mut self.troubles,
+            one_plane: inner.planes.is_one(),
         };
         self.hold.release();
         let sent = self.transmitter.run(&mut context, TRAINS_PER_TURN);

@@ -20,6 +20,7 @@ mod host;
 mod models;
 mod nap;
 mod neighbours;
+mod planes;
 mod presence;
 mod pressure;
 mod reach;
@@ -54,9 +55,11 @@ use metaroce_proto::wire::Qpn;
 use metaroce_udp::{Sockets, Waker};
 use nap::Nap;
 use parking_lot::Mutex;
+use planes::Planes;
 use presence::Presence;
 use reader::Reader;
 use std::io;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -71,6 +74,7 @@ const CLOSE_PAUSE: Duration = Duration::from_micros(200);
 struct Inner {
     device: Arc<Device>,
     port: &'static Port,
+    planes: Planes,
     memory: Arc<MrTable>,
     settings: Settings,
     sockets: Sockets,
@@ -163,7 +167,7 @@ impl Engine {
         // One beyond the last is refused below.
         let port = self.inner.settings.port_base;
         let port = port.saturating_add(params.dest_qpn.endpoint_index());
-        if let Err(error) = reach::check_route(own, peer, port, device.index) {
+        if let Err(error) = reach::check_route(own, peer, port, self.scope_of(own)) {
             let why = reach::explain_refusal(&error, peer);
             log::warn!(
                 "{}: queue pair {}: {own} cannot reach {peer}: {error}; {why}",
@@ -185,6 +189,13 @@ impl Engine {
                     Errno::INVALID
                 })
         })?
+    }
+
+    /// Index of the interface that has `ip`.
+    fn scope_of(&self, ip: IpAddr) -> u32 {
+        let device = &self.inner.device;
+        let index = device.addresses.iter().position(|one| *one == ip);
+        index.map_or(device.index, |index| device.interface_of(index).1)
     }
 
     /// To RTS; requests that were posted already are taken up.

@@ -87,6 +87,16 @@ impl Report {
                 "receive_buffer_bytes",
                 inner.sockets.receive_buffer_bytes() as u64,
             );
+        let planes: Vec<usize> = (0..inner.device.planes.len()).collect();
+        let state = inner.port.last_seen();
+        json.objects("planes", &planes, |json, number| {
+            let plane = &inner.device.planes[*number];
+            let active = state.as_ref().and_then(|state| state.planes.get(*number));
+            json.number("plane", *number as u64)
+                .text("interface", &plane.interface)
+                .number("speed_mbps", u64::from(plane.speed_mbps))
+                .truth("active", active.copied().unwrap_or(plane.active));
+        });
         json.nested("counters")
             .numbers(self.endpoint.counters.iter())
             .numbers(self.engine.iter());
@@ -130,6 +140,21 @@ fn write_connection(
         .number("in_flight_bytes", connection.in_flight_bytes)
         .number("window_bytes", connection.window_bytes)
         .number_if_any("grant_bytes_per_s", grant);
+    json.objects("planes", &connection.lanes, |json, lane| {
+        let (local, _) = source_of(inner, lane.local, SourceSlot(0));
+        json.number("plane", u64::from(lane.plane))
+            .text("local", local)
+            .text("destination", lane.destination)
+            .truth("joined", lane.joined)
+            .truth("up", lane.up)
+            .truth("enabled", lane.enabled)
+            .truth("proved", lane.proved)
+            .number("speed_mbps", u64::from(lane.speed_mbps))
+            .number("peer_speed_mbps", u64::from(lane.peer_speed_mbps))
+            .number("paths", u64::from(lane.paths))
+            .number("resting_paths", u64::from(lane.resting_paths))
+            .number("data_bytes_sent", lane.data_bytes_sent);
+    });
     json.objects("paths", &connection.paths, |json, path| {
         write_path(json, inner, path)
     });

@@ -11,6 +11,7 @@ use super::events::{Events, RING_RECORDS};
 use super::gate::Gate;
 use super::nap::Nap;
 use super::neighbours::Service;
+use super::planes::Planes;
 use super::presence::Presence;
 use super::reader::Reader;
 use super::{Engine, Inner, registry};
@@ -59,10 +60,11 @@ impl Engine {
     /// Opens sockets, core and thread.
     pub(super) fn open(device: &Arc<Device>) -> io::Result<Arc<Engine>> {
         let settings = Settings::from_environment()?;
-        let locals = usable_addresses(device)?;
+        let (locals, planes) = usable_addresses(device)?;
         let budget = SourceBudget::take(locals.len());
         let sockets = Sockets::open(&Config {
             locals: locals.clone(),
+            interfaces: ways_out(device, &planes),
             port: PortChoice::Range {
                 base: settings.port_base,
                 count: settings.ports,
@@ -73,7 +75,8 @@ impl Engine {
             ..Config::default()
         })?;
         let clock = Clock::start();
-        let config = endpoint_config(device, &settings, &locals, &sockets)?;
+        let own = local_addresses(device, &locals, &planes);
+        let config = endpoint_config(device, &settings, own, &sockets)?;
         log::info!(
             "{}: UDP port {} on {locals:?}, payload {} B, receive buffer {} B",
             device.name,
@@ -98,6 +101,7 @@ impl Engine {
         }
         let inner = Arc::new(Inner {
             device: device.clone(),
+            planes: Planes::new(device, &locals, Port::of(device)),
             port: Port::of(device),
             memory: MrTable::of_process().clone(),
             settings,
@@ -179,13 +183,17 @@ fn sources_each(descriptors: u64, open: usize, addresses: usize) -> usize {
     (total / addresses).clamp(least, SOURCES_EACH)
 }
 
-/// The addresses of the device that can be bound now, in the order of the GID table. An address that is not usable (yet,
-/// or any more) only makes its GID unusable.
-fn usable_addresses(device: &Device) -> io::Result<Vec<IpAddr>> {
+/// The addresses of the device that can be bound now, with their planes, in the order of the GID table. An address that is
+/// not usable (yet, or any more) only makes its GID unusable.
+fn usable_addresses(device: &Device) -> io::Result<(Vec<IpAddr>, Vec<u8>)> {
     let mut usable = Vec::new();
-    for &ip in &device.addresses {
+    let mut planes = Vec::new();
+    for (index, &ip) in device.addresses.iter().enumerate() {
         match can_bind(ip) {
-            Ok(()) if usable.len() < MAX_LOCALS => usable.push(ip),
+            Ok(()) if usable.len() < MAX_LOCALS => {
+                usable.push(ip);
+                planes.push(device.plane_of(index));
+            }
             Ok(()) => log::warn!(
                 "{}: {ip} is left out: only {MAX_LOCALS} addresses can be used",
                 device.name
@@ -211,30 +219,57 @@ fn usable_addresses(device: &Device) -> io::Result<Vec<IpAddr>> {
             ),
         ));
     }
-    Ok(usable)
+    for (number, plane) in device.planes.iter().enumerate() {
+        if !planes.iter().any(|one| usize::from(*one) == number) {
+            log::warn!(
+                "{}: plane {number} is left out: {} has no usable address",
+                device.name,
+                plane.interface
+            );
+        }
+    }
+    Ok((usable, planes))
+}
+
+/// Where packets of each address leave: with several planes by its own, even where all are on one network.
+fn ways_out(device: &Device, planes: &[u8]) -> Vec<u32> {
+    if device.planes.len() < 2 {
+        return Vec::new();
+    }
+    let index = |plane: &u8| device.planes.get(usize::from(*plane)).map(|one| one.index);
+    planes
+        .iter()
+        .map(|plane| index(plane).unwrap_or(0))
+        .collect()
+}
+
+fn local_addresses(device: &Device, locals: &[IpAddr], planes: &[u8]) -> Vec<LocalAddress> {
+    let of_plane = |(&ip, &plane): (&IpAddr, &u8)| {
+        let interface = device.planes.get(usize::from(plane));
+        let index = interface.map_or(device.index, |one| one.index);
+        LocalAddress {
+            ip,
+            scope_id: match ip {
+                IpAddr::V6(v6) if v6.is_unicast_link_local() => index,
+                _ => 0,
+            },
+            plane,
+            speed_mbps: interface.map_or(device.speed_mbps, |one| one.speed_mbps),
+        }
+    };
+    locals.iter().zip(planes).map(of_plane).collect()
 }
 
 fn endpoint_config(
     device: &Device,
     settings: &Settings,
-    locals: &[IpAddr],
+    locals: Vec<LocalAddress>,
     sockets: &Sockets,
 ) -> io::Result<EndpointConfig> {
-    let scope = |ip: &IpAddr| match ip {
-        IpAddr::V6(v6) if v6.is_unicast_link_local() => device.index,
-        _ => 0,
-    };
     Ok(EndpointConfig {
         index: sockets.port_index(),
         port_base: settings.port_base,
-        locals: locals
-            .iter()
-            .map(|ip| LocalAddress {
-                ip: *ip,
-                scope_id: scope(ip),
-                plane: 0,
-            })
-            .collect(),
+        locals,
         source_slots: sockets.source_count() as u8,
         payload_bytes: payload_bytes(device)?,
         train_segments: TRAIN_SEGMENTS.min(sockets.max_train_segments() as u16),

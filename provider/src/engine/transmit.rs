@@ -7,7 +7,7 @@ use crate::verbs::mr_memory::MrTable;
 use metaroce_proto::endpoint::Endpoint;
 use metaroce_proto::host::Host;
 use metaroce_proto::train::{Piece, Segment, SegmentOwner, Train};
-use metaroce_proto::types::{Route, Time};
+use metaroce_proto::types::{self as proto, LocalSet, Route, Time};
 use metaroce_udp::{IoVec, LocalIndex, SendError, Sockets, SourceSlot};
 
 /// How sending ended.
@@ -29,6 +29,8 @@ pub(super) trait TrainSource {
     fn handle_bad_memory(&mut self, now: Time, owner: SegmentOwner, host: &mut dyn Host);
     /// See [`Endpoint::handle_too_large`].
     fn handle_too_large(&mut self, now: Time, route: Route, bytes: u32);
+    /// See [`Endpoint::set_blocked`].
+    fn set_blocked(&mut self, now: Time, blocked: LocalSet);
 }
 
 impl TrainSource for Endpoint {
@@ -43,7 +45,14 @@ impl TrainSource for Endpoint {
     fn handle_too_large(&mut self, now: Time, route: Route, bytes: u32) {
         Endpoint::handle_too_large(self, now, route, bytes);
     }
+
+    fn set_blocked(&mut self, now: Time, blocked: LocalSet) {
+        Endpoint::set_blocked(self, now, blocked);
+    }
 }
+
+/// A train that waits so long for room is lost: its packets may not be wanted any more.
+const HELD_AT_MOST_NS: u64 = 20_000_000;
 
 /// The train that is being sent, reused for ever.
 #[derive(Default)]
@@ -52,6 +61,10 @@ pub(super) struct Transmitter {
     /// Segments of `train` that are dealt with; all of them if there is no train.
     done: usize,
     iov: Vec<IoVec>,
+    /// With several planes: trains for which there was no room, one an address at most, and since when.
+    held: Vec<(Time, Train, usize)>,
+    /// Trains to use again.
+    spare: Vec<Train>,
 }
 
 /// What sending needs of the rest of the engine.
@@ -63,32 +76,96 @@ pub(super) struct SendContext<'a> {
     pub(super) sockets: &'a Sockets,
     pub(super) counters: &'a mut EngineCounters,
     pub(super) troubles: &'a mut Troubles,
+    /// All packets leave by one interface: where it is full, everything waits. With several the others must not wait for it.
+    pub(super) one_plane: bool,
 }
 
 impl Transmitter {
     /// Whether the rest of a train waits for room in the socket.
     pub(super) fn is_blocked(&self) -> bool {
+        self.has_rest() || !self.held.is_empty()
+    }
+
+    fn has_rest(&self) -> bool {
         self.done < self.train.segments().len()
     }
 
     /// Sends what the core has, `limit` trains at most.
     pub(super) fn run(&mut self, context: &mut SendContext<'_>, limit: usize) -> Sent {
+        self.retry_held(context);
         for _ in 0..limit {
-            if !self.is_blocked() {
+            if !self.has_rest() {
                 if !context
                     .endpoint
                     .poll_transmit(context.now, &mut self.train, context.host)
                 {
-                    return Sent::All;
+                    return match self.held.is_empty() {
+                        true => Sent::All,
+                        false => Sent::Blocked,
+                    };
                 }
                 self.done = 0;
             }
             if !self.send_rest(context) {
                 context.counters.trains_blocked += 1;
-                return Sent::Blocked;
+                if context.one_plane {
+                    return Sent::Blocked;
+                }
+                self.hold(context);
             }
         }
         Sent::Limit
+    }
+
+    /// There is no room for the rest of the train: it waits aside, and the core uses other planes. If another one waits there
+    /// already, this one is lost.
+    fn hold(&mut self, context: &mut SendContext<'_>) {
+        let local = self.train.route.local;
+        if self
+            .held
+            .iter()
+            .any(|(_, train, _)| train.route.local == local)
+        {
+            self.report_unsent(context, SendError::WouldBlock);
+            self.done = self.train.segments().len();
+            return;
+        }
+        let train = std::mem::replace(&mut self.train, self.spare.pop().unwrap_or_default());
+        self.held.push((context.now, train, self.done));
+        self.done = self.train.segments().len();
+        self.tell_blocked(context);
+    }
+
+    /// Sends what waits for room, if there is some now.
+    fn retry_held(&mut self, context: &mut SendContext<'_>) {
+        let before = self.held.len();
+        for _ in 0..before {
+            let (since, train, done) = self.held.remove(0);
+            let empty = std::mem::replace(&mut self.train, train);
+            self.done = done;
+            let late = context.now.since_ns(since) >= HELD_AT_MOST_NS;
+            if late {
+                self.report_unsent(context, SendError::WouldBlock);
+            }
+            let is_done = late || self.send_rest(context);
+            let train = std::mem::replace(&mut self.train, empty);
+            match is_done {
+                true => self.spare.push(train),
+                false => self.held.push((since, train, self.done)),
+            }
+            self.done = self.train.segments().len();
+        }
+        if self.held.len() != before {
+            self.tell_blocked(context);
+        }
+    }
+
+    fn tell_blocked(&self, context: &mut SendContext<'_>) {
+        let held = self.held.iter().map(|(_, train, _)| train.route.local);
+        let blocked = held.fold(LocalSet::NONE, |set: LocalSet, local: proto::LocalIndex| {
+            set.with(local)
+        });
+        context.endpoint.set_blocked(context.now, blocked);
     }
 
     /// Sends the segments from `done` on. False if the socket is full. Every pass deals with one segment at least
@@ -222,7 +299,7 @@ mod tests {
     use super::*;
     use crate::verbs::mr_memory::Region;
     use metaroce_proto::host::{AccessDenied, AtomicOperation, Visibility};
-    use metaroce_proto::types::{self as proto, Access, PdId, QpId, Receive, RqId};
+    use metaroce_proto::types::{Access, PdId, QpId, Receive, RqId};
     use metaroce_proto::wire::Msn;
     use metaroce_udp::{Config, PortChoice, RecvBatch};
     use rstest::rstest;
@@ -313,6 +390,7 @@ mod tests {
         fn handle_too_large(&mut self, _: Time, _: Route, bytes: u32) {
             self.too_large.push(bytes);
         }
+        fn set_blocked(&mut self, _: Time, _: LocalSet) {}
     }
 
     /// Packet `index` of the good memory.
@@ -390,6 +468,7 @@ mod tests {
             sockets: &sockets,
             counters: &mut EngineCounters::default(),
             troubles: &mut Troubles::default(),
+            one_plane: true,
         };
         assert_eq!(transmitter.run(&mut context, 8), Sent::All);
         let mut batch = RecvBatch::new(4);

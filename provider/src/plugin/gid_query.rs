@@ -99,13 +99,14 @@ pub(super) unsafe fn answer(
         .collect();
     // Without an answer of ours libibverbs reads sysfs.
     let state = port.look().ok_or(libc::EPROTONOSUPPORT)?;
-    let interface = port.interface_index();
+    let plane_of = |index: usize| state.gids.plane(index).unwrap_or(0);
+    let interface_of = |index: usize| port.interface_index(plane_of(index));
     // SAFETY: by the contract.
     unsafe {
         if header.method == QUERY_ENTRY {
-            one(&attributes, &state, interface)
+            one(&attributes, &state, &interface_of)
         } else {
-            all(&attributes, &state, interface)
+            all(&attributes, &state, &interface_of)
         }
     }
 }
@@ -136,7 +137,11 @@ fn entry(index: usize, gid: Gid, interface: u32) -> GidEntry {
 
 /// # Safety
 /// As [`answer`].
-unsafe fn one(attributes: &[Attribute], state: &State, interface: u32) -> Result<(), c_int> {
+unsafe fn one(
+    attributes: &[Attribute],
+    state: &State,
+    interface_of: &dyn Fn(usize) -> u32,
+) -> Result<(), c_int> {
     let [port, index, flags, response] = named(attributes, ENTRY)?;
     let index = usize::try_from(index.data).unwrap_or(usize::MAX);
     if flags.data != 0 || port.data != u64::from(PORT) || index >= state.gids.len() {
@@ -148,13 +153,19 @@ unsafe fn one(attributes: &[Attribute], state: &State, interface: u32) -> Result
         return Err(libc::EINVAL);
     }
     // SAFETY: by the contract of `answer`; the memory is long enough.
-    unsafe { (response.data as *mut GidEntry).write_unaligned(entry(index, gid, interface)) };
+    unsafe {
+        (response.data as *mut GidEntry).write_unaligned(entry(index, gid, interface_of(index)))
+    };
     Ok(())
 }
 
 /// # Safety
 /// As [`answer`].
-unsafe fn all(attributes: &[Attribute], state: &State, interface: u32) -> Result<(), c_int> {
+unsafe fn all(
+    attributes: &[Attribute],
+    state: &State,
+    interface_of: &dyn Fn(usize) -> u32,
+) -> Result<(), c_int> {
     let [size, flags, response, number] = named(attributes, TABLE)?;
     // Programs that know more fields of an entry than we do find zeros in them.
     let step = usize::try_from(size.data).unwrap_or(usize::MAX);
@@ -172,7 +183,7 @@ unsafe fn all(attributes: &[Attribute], state: &State, interface: u32) -> Result
         unsafe {
             at.write_bytes(0, step);
             at.cast::<GidEntry>()
-                .write_unaligned(entry(*index, *gid, interface));
+                .write_unaligned(entry(*index, *gid, interface_of(*index)));
         }
     }
     // SAFETY: by the contract of `answer`: this attribute is a u64.
@@ -203,6 +214,7 @@ mod tests {
             gids: addresses.iter().copied().map(Gid::from).collect(),
             addresses,
             node_guid: 1,
+            ..Device::default()
         })
     }
 

@@ -14,6 +14,7 @@ pub(crate) mod descriptors;
 mod elf;
 #[cfg(feature = "entry-points")]
 pub mod entry;
+mod extension;
 mod gid_query;
 mod hooks;
 mod libraries;

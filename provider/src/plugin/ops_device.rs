@@ -199,7 +199,7 @@ pub(super) unsafe extern "C" fn query_port(
 }
 
 fn port_attributes(device: &Device, now: Option<&State>) -> ibv_port_attr {
-    let active = now.map_or(device.active, |now| now.active);
+    let active = now.map_or(device.active, State::is_active);
     let gids = now.map_or(device.gids.len(), |now| now.gids.len());
     let rate = LinkRate::of(device.speed_mbps);
     ibv_port_attr {

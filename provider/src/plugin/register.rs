@@ -5,7 +5,7 @@ use super::context;
 use super::hooks;
 use super::libraries::{self, Found, Library, Refusal};
 use crate::abi::{verbs_device, verbs_device_ops, verbs_match_ent, verbs_sysfs_dev};
-use crate::device::{NAME_PREFIX, fnv1a};
+use crate::device::{fnv1a, is_our_name};
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -176,7 +176,7 @@ unsafe extern "C" fn match_device(device: *mut verbs_sysfs_dev) -> bool {
     guarded(false, || {
         // SAFETY: libibverbs passes a valid structure, in which the name ends with NUL.
         let name = unsafe { CStr::from_ptr((*device).ibdev_name.as_ptr()) };
-        name.to_bytes().starts_with(NAME_PREFIX.as_bytes())
+        name.to_str().is_ok_and(is_our_name)
     })
 }
 

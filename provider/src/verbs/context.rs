@@ -21,6 +21,9 @@ use super::qp::{Qp, QpParts};
 use super::qp_modify::{self, Transport};
 use crate::device::Device;
 use crate::engine::{Driven, Engine};
+use metaroce_proto::telemetry::ConnectionInfo;
+use metaroce_proto::types::{LocalIndex, Route};
+use std::net::IpAddr;
 
 /// Kinds of asynchronous events that this device raises, with the numbers of `enum ibv_event_type`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -152,6 +155,35 @@ impl Context {
     /// The engine, if there is a queue pair that needs it.
     fn engine(&self) -> Option<&Arc<Engine>> {
         self.engine.get()
+    }
+
+    /// The open connection of a queue pair.
+    ///
+    /// # Errors
+    /// ENOTCONN if it has none; EIO in a child process that inherited it.
+    pub fn connection_of(&self, qp: &Qp) -> Result<ConnectionInfo, Errno> {
+        let engine = self.engine().ok_or(Errno::NOT_CONNECTED)?;
+        engine.connection_of(qp)
+    }
+
+    /// Switches a plane of the connection of a queue pair on or off.
+    ///
+    /// # Errors
+    /// ENOTCONN and EIO as above, ENOENT if there is no such plane, EBUSY if no other is left.
+    pub fn set_plane(&self, qp: &Qp, plane: u32, enabled: bool) -> Result<(), Errno> {
+        let engine = self.engine().ok_or(Errno::NOT_CONNECTED)?;
+        engine.set_plane(qp, plane, enabled)
+    }
+
+    /// An address that packets leave from, and the name of its interface.
+    pub fn local_of(&self, local: LocalIndex) -> (Option<IpAddr>, String) {
+        let engine = self.engine();
+        engine.map_or_else(Default::default, |engine| engine.local_of(local))
+    }
+
+    /// The source port of a route.
+    pub fn source_port(&self, route: Route) -> u16 {
+        self.engine().map_or(0, |engine| engine.source_port(route))
     }
 
     /// Receives were posted, and the queue pair's queue says that somebody waits for them.

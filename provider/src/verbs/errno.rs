@@ -25,6 +25,10 @@ impl Errno {
     pub const BAD_ADDRESS: Self = Self(libc::EFAULT);
     /// The device cannot be used at all.
     pub const INPUT_OUTPUT: Self = Self(libc::EIO);
+    /// There is no connection.
+    pub const NOT_CONNECTED: Self = Self(libc::ENOTCONN);
+    /// There is nothing of that name or number.
+    pub const NO_SUCH: Self = Self(libc::ENOENT);
 }
 
 impl fmt::Debug for Errno {

@@ -1,5 +1,5 @@
-//! The port of a device as it is now: whether the link is up, and the GID table. One for each device of the process, shared by its
-//! contexts, so that all of them give an address the same index.
+//! The port of a device as it is now: which planes are up, and the GID table. One for each device of the process, shared by its
+//! contexts, so that all of them give an address the same index. The port is up while any plane is.
 //!
 //! It looks when it is asked (`plugin/gid_query.rs`, `plugin/ops_device.rs`), and when the engine's background thread heard
 //! of a change (`engine/changes.rs`); then the contexts get asynchronous events, those of this device only.
@@ -10,7 +10,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::context::{AsyncEvent, AsyncEvents, EventKind};
-use crate::device::{Device, Gid, GidTable, present_state};
+use crate::device::{Device, Gid, GidTable, PLANE_SEPARATOR, Present, present_state};
 
 /// The only port of a device.
 pub const PORT: u8 = 1;
@@ -25,8 +25,9 @@ static PORTS: Mutex<Vec<&'static Port>> = Mutex::new(Vec::new());
 #[derive(Debug)]
 pub struct Port {
     device: String,
-    interface: String,
-    index: u32,
+    /// Of each plane: name and index of its interface.
+    interfaces: Vec<String>,
+    indexes: Vec<u32>,
     /// The table that sysfs shows, with which that of a sealed device begins.
     first: Vec<Gid>,
     now: Mutex<Looked>,
@@ -36,10 +37,24 @@ pub struct Port {
 /// What a look found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct State {
-    /// The interface is up and has a carrier.
-    pub active: bool,
+    /// Of each plane: whether its interface is up and has a carrier.
+    pub planes: Vec<bool>,
     /// The GIDs.
     pub gids: GidTable,
+}
+
+impl State {
+    /// The port is up.
+    pub fn is_active(&self) -> bool {
+        self.planes.contains(&true)
+    }
+
+    /// Whether packets can leave from `gid`: its address is there, and its plane is up.
+    pub fn is_usable(&self, gid: Gid) -> bool {
+        let mut there = self.gids.iter().filter(|(_, one)| *one == gid);
+        let plane = there.next().and_then(|(index, _)| self.gids.plane(index));
+        plane.is_some_and(|plane| self.planes.get(usize::from(plane)) == Some(&true))
+    }
 }
 
 #[derive(Debug)]
@@ -54,9 +69,14 @@ struct Looked {
 impl Port {
     /// The port of `device`.
     pub fn of(device: &Device) -> &'static Port {
+        let interfaces: Vec<String> = device
+            .interface
+            .split(PLANE_SEPARATOR)
+            .map(str::to_owned)
+            .collect();
         let is_it = |port: &&&Port| {
             port.device == device.name
-                && port.interface == device.interface
+                && port.interfaces == interfaces
                 && device.gids.starts_with(&port.first)
         };
         // Without the lock (a child process whose parent was just here) this context has a port of its own.
@@ -64,14 +84,16 @@ impl Port {
         if let Some(known) = ports.as_ref().and_then(|ports| ports.iter().find(is_it)) {
             return known;
         }
-        let state = State {
-            active: device.active,
-            gids: GidTable::new(&device.gids),
+        let (planes, indexes) = match &device.planes[..] {
+            [] => (vec![device.active], vec![device.index]),
+            planes => planes.iter().map(|one| (one.active, one.index)).unzip(),
         };
+        let gids = GidTable::new(device);
+        let state = State { planes, gids };
         let port: &'static Port = Box::leak(Box::new(Port {
             device: device.name.clone(),
-            interface: device.interface.clone(),
-            index: device.index,
+            interfaces,
+            indexes,
             first: device.gids.clone(),
             now: Mutex::new(Looked {
                 told: state.clone(),
@@ -86,9 +108,15 @@ impl Port {
         port
     }
 
-    /// Index of its network interface.
-    pub fn interface_index(&self) -> u32 {
-        self.index
+    /// Index of the network interface of a plane.
+    pub fn interface_index(&self, plane: u8) -> u32 {
+        self.indexes.get(usize::from(plane)).copied().unwrap_or(0)
+    }
+
+    /// How it was when somebody last looked; never looks itself.
+    pub fn last_seen(&self) -> Option<State> {
+        let now = self.now.try_lock_for(LOCK_TIMEOUT)?;
+        Some(now.state.clone())
     }
 
     /// A context gets the events from now on.
@@ -121,6 +149,9 @@ impl Port {
                 .filter_map(|index| gids.known(index))
                 .collect();
             device.addresses = device.gids.iter().map(Gid::address).collect();
+            device.gid_planes = (0..gids.len())
+                .filter_map(|index| gids.plane(index))
+                .collect();
         }
         Arc::new(device)
     }
@@ -144,8 +175,8 @@ impl Port {
         let state = now.state.clone();
         let told = std::mem::replace(&mut now.told, state.clone());
         drop(now);
-        if state.active != told.active {
-            self.raise(if state.active {
+        if state.is_active() != told.is_active() {
+            self.raise(if state.is_active() {
                 EventKind::PortActive
             } else {
                 EventKind::PortError
@@ -170,9 +201,9 @@ impl Port {
     }
 
     fn refresh(&self, now: &mut Looked) {
-        match present_state(&self.interface) {
-            Ok((active, addresses)) => {
-                now.state.active = active;
+        match present_state(&self.interfaces) {
+            Ok(Present { active, addresses }) => {
+                now.state.planes = active;
                 now.state.gids.update(&addresses, !now.sealed);
             }
             Err(error) => log::debug!("{}: {error}", self.device),

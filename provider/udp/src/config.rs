@@ -23,6 +23,9 @@ pub struct Config {
     /// Addresses of the device, IPv4 and IPv6 mixed, at most [`crate::MAX_LOCALS`]. The sockets bind to them and not
     /// to the wildcard: two devices of a host may then use one port.
     pub locals: Vec<IpAddr>,
+    /// For each local address the index of the interface that its packets leave by, whatever the routing table prefers; 0, or
+    /// none, leaves it to the routing table.
+    pub interfaces: Vec<u32>,
     /// Port of the receive sockets.
     pub port: PortChoice,
     /// Source sockets for each local address, 1 to 256.
@@ -41,6 +44,7 @@ impl Default for Config {
     fn default() -> Self {
         Config {
             locals: Vec::new(),
+            interfaces: Vec::new(),
             port: PortChoice::Range {
                 base: 24791,
                 count: 1024,

@@ -7,6 +7,7 @@ use crate::explained;
 use crate::sockopt;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
+use std::iter::repeat;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
@@ -97,7 +98,8 @@ impl Sockets {
         let avoid = u32::from(base)..u32::from(base) + u32::from(count);
         let mut locals = Vec::with_capacity(config.locals.len());
         let mut receive_offload = true;
-        for (&ip, receive) in config.locals.iter().zip(receive) {
+        let interfaces = config.interfaces.iter().copied().chain(repeat(0));
+        for ((&ip, receive), interface) in config.locals.iter().zip(receive).zip(interfaces) {
             let is_v4 = ip.to_canonical().is_ipv4();
             let raw = receive.as_raw_fd();
             receive_offload &= sockopt::set_receive_options(raw, is_v4, config.receive_offload)
@@ -105,7 +107,7 @@ impl Sockets {
             let receive_buffer_bytes =
                 sockopt::set_receive_buffer(raw, config.receive_buffer_bytes)?;
             let sources = (0..config.source_ports)
-                .map(|_| open_source(ip, &avoid, config.send_buffer_bytes))
+                .map(|_| open_source(ip, interface, &avoid, config.send_buffer_bytes))
                 .collect::<io::Result<Vec<_>>>()
                 .map_err(|error| explain(ip, &error))?;
             let segmentation = config.segmentation_offload && sockopt::knows_segmentation(raw);
@@ -332,6 +334,7 @@ fn bind_all(locals: &[IpAddr], port: u16) -> Result<Vec<OwnedFd>, (IpAddr, io::E
 
 fn open_source(
     ip: IpAddr,
+    interface: u32,
     avoid: &std::ops::Range<u32>,
     send_buffer_bytes: usize,
 ) -> io::Result<Source> {
@@ -343,6 +346,9 @@ fn open_source(
         // Before bind: no packet may slip in ahead of the filter.
         sockopt::set_source_options(fd.as_raw_fd(), address.is_ipv4())?;
         sockopt::set_send_buffer(fd.as_raw_fd(), send_buffer_bytes)?;
+        if interface != 0 {
+            sockopt::set_way_out(fd.as_raw_fd(), address.is_ipv4(), interface)?;
+        }
         sockopt::bind(fd.as_raw_fd(), &address)?;
         let port = sockopt::bound_address(fd.as_raw_fd())?.port();
         // A host may have widened its ephemeral range over ours: leave those ports to the engines that will want them.

@@ -7,6 +7,8 @@ use std::mem::size_of;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
+/// linux/in6.h: the interface that unicast packets leave by; libc has it for some C libraries only.
+const IPV6_UNICAST_IF: libc::c_int = 76;
 /// ECT(0): "this transport understands ECN" (RFC 3168), in the two low bits of TOS and traffic class.
 const ECT0: i32 = 2;
 /// Segments the UDP socket's outgoing buffer (linux/udp.h); libc has it for glibc only.
@@ -164,6 +166,18 @@ pub(crate) fn set_source_options(fd: RawFd, is_v4: bool) -> io::Result<()> {
         filter: &raw mut drop_all,
     };
     set(fd, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, program)
+}
+
+/// Has packets leave by the interface of that index: routes over others are not looked at. Needs no rights, and does not
+/// change what the socket receives.
+pub(crate) fn set_way_out(fd: RawFd, is_v4: bool, interface: u32) -> io::Result<()> {
+    // In network order, as the kernel wants it here and nowhere else.
+    let index = interface.to_be();
+    if is_v4 {
+        set(fd, libc::IPPROTO_IP, libc::IP_UNICAST_IF, index)
+    } else {
+        set(fd, libc::IPPROTO_IPV6, IPV6_UNICAST_IF, index)
+    }
 }
 
 /// True if the kernel knows UDP segmentation. Where it does not, the control message might be ignored silently and

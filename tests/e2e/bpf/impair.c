@@ -1,5 +1,5 @@
-/* Impairs single packets that come in at a port: drops UDP and TCP packets with a probability each, marks
- * packets as having met congestion (CE), names packets that shall come late, and counts.
+/* Impairs single packets that come in at a port: drops UDP and TCP packets with a probability each, and those that
+ * are too large, marks packets as having met congestion (CE), names packets that shall come late, and counts.
  * Compiled and attached by fabric::impair; settings are written, counts read, with bpftool.
  * A veth whose receiving side has an XDP program cuts trains into packets by itself, so every packet of a
  * train is judged alone; the kernel's GRO merges the survivors again. xdp.frags: else no MTU above a page. */
@@ -17,8 +17,8 @@
 #define ECN_MASK 3
 #define ECN_CE 3
 
-/* Of a million packets. */
-enum setting { UDP_LOSS, TCP_LOSS, CE, LATE, SETTINGS };
+/* Of a million packets. LARGEST: bytes with the IP header of the largest packet that passes, 0 is no limit. */
+enum setting { UDP_LOSS, TCP_LOSS, CE, LATE, LARGEST, SETTINGS };
 /* Packets so far. MARKABLE: those whose sender knows ECN, marked here or not. */
 enum count { UDP_PASSED, UDP_DROPPED, TCP_PASSED, TCP_DROPPED, MARKABLE, MARKED, LATE_ONES, COUNTS };
 
@@ -41,6 +41,14 @@ static __always_inline int happens(__u32 key)
 	__u64 *rate = bpf_map_lookup_elem(&settings, &key);
 
 	return rate && *rate && bpf_get_prandom_u32() % PARTS < *rate;
+}
+
+static __always_inline int is_too_large(struct xdp_md *context)
+{
+	__u32 key = LARGEST;
+	__u64 *largest = bpf_map_lookup_elem(&settings, &key);
+
+	return largest && *largest && bpf_xdp_get_buff_len(context) > *largest + sizeof(struct ethhdr);
 }
 
 static __always_inline void count(__u32 key)
@@ -112,7 +120,7 @@ int impair(struct xdp_md *context)
 	}
 	if (protocol != IPPROTO_UDP && protocol != IPPROTO_TCP)
 		return XDP_PASS;
-	if (happens(protocol == IPPROTO_UDP ? UDP_LOSS : TCP_LOSS)) {
+	if (is_too_large(context) || happens(protocol == IPPROTO_UDP ? UDP_LOSS : TCP_LOSS)) {
 		count(protocol == IPPROTO_UDP ? UDP_DROPPED : TCP_DROPPED);
 		return XDP_DROP;
 	}

@@ -44,7 +44,7 @@ struct Shared {
 }
 
 impl Sampler {
-    /// Begins to count what arrives at `interface`, in the network namespace of process `pid`.
+    /// Begins to count what arrives at `interface` (several with `+` between them are summed), in the network namespace of process `pid`.
     pub fn start(pid: u32, interface: &str) -> Self {
         let shared = Arc::new(Shared::default());
         let (theirs, interface) = (Arc::clone(&shared), interface.to_owned());
@@ -107,7 +107,8 @@ fn take_samples(shared: &Shared, pid: u32, interface: &str) {
     while !shared.stop.load(Ordering::Relaxed) {
         let text = fs::read_to_string(&path).unwrap_or_default();
         let at = Instant::now();
-        let Some(bytes) = received_bytes(&text, interface) else {
+        let names = interface.split('+');
+        let Some(bytes) = names.map(|name| received_bytes(&text, name)).sum() else {
             return;
         };
         let mut samples = shared

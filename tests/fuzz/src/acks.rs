@@ -109,7 +109,6 @@ impl Bench {
                     (Bare::Marker, BaseFlags::MARKER),
                     (Bare::Probe, BaseFlags::PROBE),
                     (Bare::Announce, BaseFlags::ANNOUNCE),
-                    (Bare::PmtuProbe, BaseFlags::NONE),
                     (Bare::Unreliable, BaseFlags::NONE),
                 ];
                 let (kind, flags) = *bytes.choose(&kinds)?;

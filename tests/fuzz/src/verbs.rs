@@ -77,6 +77,7 @@ fn open() -> Program {
         addresses: vec![ADDRESS],
         gids: vec![Gid::from(ADDRESS)],
         node_guid: 1,
+        ..Device::default()
     };
     Program::open(device, MEMORY_BYTES).unwrap_or_else(|error| panic!("no device: {error}"))
 }

@@ -60,6 +60,8 @@ pub struct NetworkConfig {
     pub corrupt: f64,
     /// Part of the packets that are marked for no reason.
     pub mark: f64,
+    /// Larger UDP payloads vanish.
+    pub largest_bytes: u64,
     /// What happens to the first packets one by one, before all of the above.
     pub script: Script,
 }
@@ -83,6 +85,7 @@ impl Default for NetworkConfig {
             duplicate: 0.0,
             corrupt: 0.0,
             mark: 0.0,
+            largest_bytes: u64::MAX,
             script: Script::default(),
         }
     }
@@ -294,6 +297,9 @@ impl Network {
         let left = self.links[line].transmit(now, datagram.length(), self.config.link_bits_per_s);
         if self.is_dark(now, &datagram) {
             return Err(Fate::Dark);
+        }
+        if datagram.length() > self.config.largest_bytes {
+            return Err(Fate::TooLarge);
         }
         if let Some(step) = self.config.script.next(now, &datagram) {
             return self.follow(step, left, datagram, arrivals);

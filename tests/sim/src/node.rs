@@ -58,6 +58,8 @@ pub struct HostConfig {
     pub port_bits_per_s: Option<u64>,
     /// What it believes to be able to take in if that is less. What it does not know it measures.
     pub drain_bits_per_s: Option<u64>,
+    /// It grants so many times what it may: 1, unless what is tested is that this is found.
+    pub grants_times: u32,
     /// For all regions.
     pub force_strict: Option<bool>,
     /// The most memory for packets that are held back.
@@ -84,6 +86,7 @@ impl Default for HostConfig {
             congestion: Default::default(),
             port_bits_per_s: None,
             drain_bits_per_s: None,
+            grants_times: 1,
             force_strict: None,
             hold_bytes: 64 << 20,
             reroll_ns: 0,
@@ -154,6 +157,7 @@ pub fn endpoint_config(id: NodeId, planes: u8, config: &HostConfig) -> EndpointC
         ip: address(id, plane),
         scope_id: 0,
         plane,
+        speed_mbps: 0,
     };
     EndpointConfig {
         index: id.0 as u16,

@@ -71,6 +71,8 @@ pub struct Outcome {
     pub hold_limit_bytes: u64,
     /// Paths that no new data may take when everything is done: they did not answer their probes.
     pub resting_paths: usize,
+    /// How often a sender was granted a part of what several share; 0 where grants are not checked.
+    pub shared_grants: u64,
     /// Of all endpoints.
     pub counters: Counters,
     /// What all links of the fabric did, if there is one.

@@ -5,7 +5,6 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::io::Write;
-use std::rc::Rc;
 
 use metaroce_proto::telemetry::json::Json;
 use metaroce_proto::telemetry::log::{Record, route_by_number};
@@ -41,6 +40,8 @@ pub enum Fate {
     Dark,
     /// A queue was full.
     Overflow,
+    /// Larger than the way carries.
+    TooLarge,
     /// The UDP checksum was wrong.
     Checksum,
     /// Nobody is there.
@@ -62,7 +63,7 @@ struct PacketLine {
     to: NodeId,
     route: (u8, u16),
     ce: bool,
-    bytes: Rc<[u8]>,
+    bytes: Vec<u8>,
     uncarried_bytes: u32,
 }
 
@@ -90,7 +91,7 @@ pub struct Seen<'a> {
     /// Congestion mark.
     pub ce: bool,
     /// The packet.
-    pub bytes: &'a Rc<[u8]>,
+    pub bytes: &'a [u8],
     /// Bytes after these that are not carried.
     pub uncarried_bytes: u32,
 }
@@ -127,6 +128,10 @@ impl Trace {
             self.mix(u64::from_le_bytes(padded));
         }
         self.packets += u64::from(seen.fate == Fate::Sent);
+        // Copied to where the oldest line was: a line that held the packet itself would keep its memory from being used again.
+        let mut copied = self.make_room();
+        copied.clear();
+        copied.extend_from_slice(bytes);
         let line = Line::Packet(PacketLine {
             at: seen.at,
             fate: seen.fate,
@@ -134,7 +139,7 @@ impl Trace {
             to: seen.to,
             route: seen.route,
             ce: seen.ce,
-            bytes: seen.bytes.clone(),
+            bytes: copied,
             uncarried_bytes: seen.uncarried_bytes,
         });
         self.keep(line, self.show.packets);
@@ -155,10 +160,19 @@ impl Trace {
             // That nobody reads it any more (`| head`) is no reason to end.
             let _ = writeln!(std::io::stdout(), "{text}");
         }
-        if self.lines.len() == KEPT {
-            self.lines.pop_front();
-        }
+        self.make_room();
         self.lines.push_back(line);
+    }
+
+    /// There is room for another line. The bytes of the one that had to go, to be used again.
+    fn make_room(&mut self) -> Vec<u8> {
+        if self.lines.len() < KEPT {
+            return Vec::new();
+        }
+        match self.lines.pop_front() {
+            Some(Line::Packet(oldest)) => oldest.bytes,
+            _ => Vec::new(),
+        }
     }
 
     /// Lets a number decide about the hash.
@@ -182,7 +196,7 @@ impl Trace {
 impl PacketLine {
     /// The packet, with zeros for what was not carried.
     fn whole(&self) -> Vec<u8> {
-        let mut bytes = self.bytes.to_vec();
+        let mut bytes = self.bytes.clone();
         bytes.resize(bytes.len() + self.uncarried_bytes as usize, 0);
         bytes
     }

@@ -2,12 +2,17 @@
 
 use std::process::{Command, Stdio};
 
+use metaroce_sim::scenario::WRONG;
+
 #[test]
-fn that_nobody_reads_on_is_no_failure() {
-    for arguments in [
-        &["calm", "--count", "1"][..],
-        &["calm", "--count", "1", "--trace"],
-        &["moves", "--json"],
+fn that_nobody_reads_on_is_no_failure_and_hides_none() {
+    for (arguments, right) in [
+        (&["calm", "--count", "1"][..], true),
+        (&["calm", "--count", "1", "--trace"], true),
+        (&["moves", "--json"], true),
+        (&[WRONG, "--count", "1"], false),
+        (&[WRONG, "--count", "1", "--trace"], false),
+        (&[WRONG, "--forever", "60"], false),
     ] {
         let (reader, writer) = std::io::pipe().expect("a pipe");
         drop(reader);
@@ -19,7 +24,7 @@ fn that_nobody_reads_on_is_no_failure() {
             .and_then(|child| child.wait_with_output())
             .expect("it runs");
         let complaint = String::from_utf8_lossy(&ended.stderr);
-        assert!(ended.status.success(), "{arguments:?}: {complaint}");
+        assert_eq!(ended.status.success(), right, "{arguments:?}: {complaint}");
         assert_eq!(complaint, "", "{arguments:?}");
     }
 }

@@ -51,6 +51,9 @@ fn requests_that_must_fail_do_with_the_right_status() {
 #[case("routes-dark", "moves")]
 #[case("reroll", "moves")]
 #[case("tiny-socket-buffer", "retransmissions")]
+#[case("hole", "holes_found")]
+#[case("hole-lossy", "holes_found")]
+#[case("hole-at-first", "holes_found")]
 fn the_faults_happen(#[case] name: &str, #[case] counter: &str) {
     let outcome = run(name, 1);
     let value = outcome

@@ -23,7 +23,15 @@ pub struct Arguments {
 
 /// Runs the simulator.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let mut command = build::cargo(&["run", "--quiet", "--release", "-p", "metaroce-sim", "--"])?;
+    let mut command = build::cargo(&[
+        "run",
+        "--quiet",
+        "--profile",
+        "sim",
+        "-p",
+        "metaroce-sim",
+        "--",
+    ])?;
     // A "--" before what is meant for the simulator is not needed, and does not hurt.
     command.args(arguments.arguments.iter().filter(|one| *one != "--"));
     let right = build::run(command)?.success();

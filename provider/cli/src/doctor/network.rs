@@ -1,7 +1,7 @@
 //! Interfaces, ports and firewalls.
 
 use super::{Finding, output_of};
-use metaroce::device::Device;
+use metaroce::device::{Device, PLANE_SEPARATOR};
 use std::fs;
 use std::io;
 use std::net::{IpAddr, UdpSocket};
@@ -50,6 +50,32 @@ pub(super) fn check_device(device: &Device) -> Finding {
         "device {} on {} ({gid}, MTU {})",
         device.name, device.interface, device.mtu_bytes
     );
+    let down = device.planes.iter().filter(|plane| !plane.active);
+    let down: Vec<&str> = down.map(|plane| &*plane.interface).collect();
+    if device.active && !down.is_empty() {
+        return Finding::warning(
+            check,
+            format!(
+                "{about} works without {} of its {} planes: {} has no carrier or is down",
+                down.len(),
+                device.planes.len(),
+                down.join(", ")
+            ),
+            "connect the link and bring the interface up, or leave it out of METAROCE_DEVICES",
+        );
+    }
+    let bare = (0..device.planes.len()).find(|plane| {
+        let mut planes = device.gid_planes.iter();
+        planes.all(|one| usize::from(*one) != *plane)
+    });
+    if let Some(plane) = bare.filter(|_| !device.gid_planes.is_empty()) {
+        let interface = &device.planes[plane].interface;
+        return Finding::warning(
+            check,
+            format!("{about} works without plane {plane}: {interface} has no IP address"),
+            format!("ip address add ADDRESS/PREFIX dev {interface}"),
+        );
+    }
     if !device.active {
         return Finding::warning(
             check,
@@ -167,12 +193,13 @@ pub(super) fn check_reverse_path(
     let all = filter_of("all").unwrap_or(0);
     let strict: Vec<&str> = devices
         .iter()
-        .map(|device| device.interface.as_str())
+        .flat_map(|device| device.interface.split(PLANE_SEPARATOR))
         .filter(|interface| {
             *interface != LOOPBACK && filter_of(interface).unwrap_or(0).max(all) == STRICT
         })
         .collect();
-    (devices.len() > 1 && !strict.is_empty()).then(|| {
+    let interfaces = devices.iter().map(|device| device.planes.len().max(1));
+    (interfaces.sum::<usize>() > 1 && !strict.is_empty()).then(|| {
         Finding::warning(
             "reverse_path",
             format!(

@@ -33,6 +33,7 @@ fn device(interface: &str, mtu_bytes: u32, active: bool) -> Device {
         addresses: vec!["10.0.0.1".parse().unwrap()],
         gids: Vec::new(),
         node_guid: 1,
+        ..Device::default()
     }
 }
 

@@ -21,6 +21,14 @@ A connection (to one peer process, for all queue pairs to it):
   grant             the rate that the peer allows; it limits where several send to it
   silent            time since anything was heard from the peer
 
+Planes, where there are several:
+  STATE    works                           silent: none of its paths is answered
+           down: interface or address, here  off: switched off by the program
+           untried: only one end has it, and nothing was answered over it
+  LOCAL, PEER, Gb/s  addresses of both ends, and the speeds of their links
+  PATHS, RESTING     paths that are there now, and those of them that rest
+  SENT, RECEIVED     payload by this plane
+
 Paths to the peer, those that were used:
   STATE    idle: nothing outstanding       busy: packets outstanding, answered in time
            probing: a probe is unanswered  resting: no new packets until a probe is answered

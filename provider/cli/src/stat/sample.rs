@@ -69,8 +69,39 @@ pub(super) struct Connection {
     pub(super) in_flight_bytes: u64,
     pub(super) window_bytes: u64,
     pub(super) grant_bytes_per_s: Option<u64>,
+    pub(super) planes: Vec<Plane>,
     pub(super) paths: Vec<Path>,
     pub(super) receiving_paths: Vec<ReceivingPath>,
+}
+
+/// A plane of a [`Connection`].
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Plane {
+    pub(super) plane: u64,
+    pub(super) local: String,
+    pub(super) destination: String,
+    pub(super) up: bool,
+    pub(super) enabled: bool,
+    pub(super) proved: bool,
+    pub(super) speed_mbps: u64,
+    pub(super) peer_speed_mbps: u64,
+    pub(super) paths: u64,
+    pub(super) resting_paths: u64,
+    pub(super) data_bytes_sent: u64,
+}
+
+impl Plane {
+    /// How it is, in a word.
+    pub(super) fn state(&self) -> &'static str {
+        match self {
+            Self { enabled: false, .. } => "off",
+            Self { up: false, .. } => "down",
+            Self { proved: false, .. } => "untried",
+            _ if self.paths == self.resting_paths => "silent",
+            _ => "works",
+        }
+    }
 }
 
 /// A path of a [`Connection`], as a sender.
@@ -78,6 +109,7 @@ pub(super) struct Connection {
 #[serde(default)]
 pub(super) struct Path {
     pub(super) path: u64,
+    pub(super) plane: u64,
     pub(super) state: String,
     pub(super) local: String,
     pub(super) source_port: u64,
@@ -99,6 +131,7 @@ pub(super) struct Path {
 #[serde(default)]
 pub(super) struct ReceivingPath {
     pub(super) path: u64,
+    pub(super) plane: u64,
     pub(super) from: String,
     pub(super) local: String,
     pub(super) data_packets_received: u64,

@@ -414,3 +414,51 @@ fn help_explains_whatever_is_shown() {
     assert!(legend::LONG.lines().all(|line| line.len() <= 100));
     assert!(legend::SHORT.contains("--help"));
 }
+
+#[test]
+fn planes_are_shown_where_there_are_several() {
+    let start = Instant::now();
+    let plane = |plane: u64, up, sent: u64| {
+        json!({"plane": plane, "local": format!("10.{plane}.0.1"), "destination": format!("10.{plane}.0.2:24791"), "up": up,
+            "enabled": plane != 2, "proved": true, "speed_mbps": 1000, "peer_speed_mbps": 100, "paths": 4, "resting_paths": 1,
+            "data_bytes_sent": sent})
+    };
+    let mut one = report(1_000_000_000, 1_000, "a");
+    one["connections"][0]["planes"] = json!([plane(0, true, 0)]);
+    assert!(!text(&sample_of(&[one.clone()], start), None).contains("PLANE"));
+    one["connections"][0]["planes"] = json!([
+        plane(0, true, 1_000_000),
+        plane(1, false, 0),
+        plane(2, true, 0)
+    ]);
+    let first = sample_of(&[one.clone()], start);
+    let lines = |shown: &str| -> Vec<Vec<String>> {
+        let words = |line: &str| line.split_whitespace().map(str::to_owned).collect();
+        let table = shown.lines().skip_while(|line| !line.contains("PLANE"));
+        table.skip(1).take(3).map(words).collect()
+    };
+    let shown = lines(&text(&first, None));
+    let wanted = [
+        "0",
+        "works",
+        "10.0.0.1",
+        "10.0.0.2:24791",
+        "1.0",
+        "0.1",
+        "4",
+        "1",
+    ];
+    assert_eq!(shown[0][..8], wanted.map(str::to_owned));
+    assert_eq!(
+        (shown[0][9].as_str(), shown[0][10].as_str()),
+        ("1000k", "400")
+    );
+    assert_eq!(
+        (shown[1][1].as_str(), shown[2][1].as_str()),
+        ("down", "off")
+    );
+    one["age_ns"] = json!(3_000_000_000_u64);
+    one["connections"][0]["planes"][0]["data_bytes_sent"] = json!(3_000_000);
+    let second = sample_of(&[one], start + Duration::from_secs(2));
+    assert_eq!(lines(&text(&second, Some(&first)))[0][9], "8000k");
+}

@@ -1,7 +1,7 @@
 //! A sample for people: a head line for each process, one for each connection, and tables of the paths that are in use.
 //! The first sample shows totals, later ones rates where a rate says more.
 
-use super::sample::{Connection, Heard, Path, ReceivingPath, Sample};
+use super::sample::{Connection, Heard, Path, Plane, ReceivingPath, Sample};
 use super::{Options, nothing};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -143,6 +143,7 @@ fn show_connection(
     if brief {
         return;
     }
+    show_planes(out, connection, before, seconds);
     let rates = before.is_some();
     let mut table = Table::new(&[
         "PATH",
@@ -196,6 +197,79 @@ fn show_connection(
             paths.find(|earlier| earlier.path == path.path)
         });
         table.row(receiving_row(path, earlier, seconds));
+    }
+    table.print(out);
+}
+
+/// A line for each plane, if there are several: what this end sends there, and what came in.
+fn show_planes(
+    out: &mut String,
+    connection: &Connection,
+    before: Option<&Connection>,
+    seconds: f64,
+) {
+    if connection.planes.len() < 2 {
+        return;
+    }
+    let rates = before.is_some();
+    let mut table = Table::new(&[
+        "PLANE",
+        "STATE",
+        "LOCAL",
+        "PEER",
+        "Gb/s",
+        "PEER Gb/s",
+        "PATHS",
+        "RESTING",
+        "FLIGHT",
+        if rates { "SENT bit/s" } else { "SENT BYTES" },
+        if rates {
+            "RECEIVED bit/s"
+        } else {
+            "RECEIVED BYTES"
+        },
+    ]);
+    let received = |connection: &Connection, plane: &Plane| -> u64 {
+        let paths = connection.receiving_paths.iter();
+        let on_it = paths.filter(|path| path.plane == plane.plane);
+        on_it.map(|path| path.data_bytes_received).sum()
+    };
+    for plane in &connection.planes {
+        let here = connection
+            .paths
+            .iter()
+            .filter(|path| path.plane == plane.plane);
+        let earlier = before.map(|before| {
+            let mut planes = before.planes.iter();
+            let same = planes
+                .find(|one| (&one.local, &one.destination) == (&plane.local, &plane.destination));
+            same.map_or(0, |plane| plane.data_bytes_sent)
+        });
+        let sent = Count {
+            now: plane.data_bytes_sent,
+            before: earlier,
+            seconds,
+        };
+        let received = Count {
+            now: received(connection, plane),
+            before: before.map(|before| received(before, plane)),
+            seconds,
+        };
+        table.row(vec![
+            plane.plane.to_string(),
+            plane.state().to_owned(),
+            plain(&plane.local),
+            plain(&plane.destination),
+            tenths(plane.speed_mbps as f64 / 1e3),
+            tenths(plane.peer_speed_mbps as f64 / 1e3),
+            plane.paths.to_string(),
+            plane.resting_paths.to_string(),
+            here.map(|path| path.in_flight_packets)
+                .sum::<u64>()
+                .to_string(),
+            cell(sent, 8.0),
+            cell(received, 8.0),
+        ]);
     }
     table.print(out);
 }
@@ -254,7 +328,7 @@ fn receiving_row(
 }
 
 /// Columns that hold words.
-const WORDS: [&str; 3] = ["STATE", "SOURCE", "LOCAL"];
+const WORDS: [&str; 4] = ["STATE", "SOURCE", "LOCAL", "PEER"];
 
 /// Columns as wide as they need to be: numbers to the right, words to the left.
 struct Table {

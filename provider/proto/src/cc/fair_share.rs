@@ -160,6 +160,12 @@ impl FairShare {
         self.unlimited + self.limited.len() as u32
     }
 
+    /// What all senders to this process may send by what they were told last, in bytes per second.
+    #[must_use]
+    pub fn promised(&self) -> u64 {
+        self.promised
+    }
+
     /// What all that want it get, in bytes per second; nothing where there is no limit.
     pub fn level(&mut self) -> Option<u64> {
         let drain = self.drain_bytes_per_s?;

@@ -146,7 +146,9 @@ impl Inbound {
         self.told_kib_per_s
     }
 
-    pub(super) fn promised(&self) -> u64 {
+    /// What of the drain is promised to it, in bytes per second.
+    #[must_use]
+    pub fn promised(&self) -> u64 {
         self.promised
     }
 

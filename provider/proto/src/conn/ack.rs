@@ -189,13 +189,18 @@ impl Connection {
         least_bytes: usize,
         train: &mut Train,
     ) -> usize {
-        let allowance = self.allowance(cx);
         let mut packet = std::mem::take(&mut cx.shared.packet);
-        let longest = self.packet_bytes().max(ACK_HEADER_BYTES);
+        let longest = self.small_packet_bytes().max(ACK_HEADER_BYTES);
         let mut builder = AckBuilder::new(space(&mut packet, longest));
         let paths_left = self.push_path_blocks(cx.now, &mut builder);
         let streams_left = self.push_stream_blocks(cx, host, &mut builder);
-        let empty = builder.is_empty() && !self.ack.grant;
+        if builder.is_empty() && !self.ack.grant {
+            // What does not leave tells nothing, and so it promises nothing.
+            cx.shared.packet = packet;
+            self.ack_told();
+            return 0;
+        }
+        let allowance = self.allowance(cx);
         let number = self.ack.number.next();
         let base = Base {
             flags: BaseFlags::NONE,
@@ -207,15 +212,13 @@ impl Connection {
         };
         let length = builder.finish(&base, number, &allowance, least_bytes);
         self.ack_told();
-        if !empty {
-            self.ack.number = number;
-            train.push_bytes(&packet[..length]);
-            train.finish_segment(None);
-            cx.shared.counters.acks_sent += 1;
-            self.ack.due += u8::from(paths_left || streams_left);
-        }
+        self.ack.number = number;
+        train.push_bytes(&packet[..length]);
+        train.finish_segment(None);
+        cx.shared.counters.acks_sent += 1;
+        self.ack.due += u8::from(paths_left || streams_left);
         cx.shared.packet = packet;
-        if empty { 0 } else { length }
+        length
     }
 
     fn ack_told(&mut self) {
@@ -392,7 +395,10 @@ impl Connection {
                 .tx
                 .handle_block(cx.now, &block, &mut acked);
             for segment in acked.drain(..) {
-                self.packet_acked(cx, &segment);
+                match segment.padding_for() {
+                    None => self.packet_acked(cx, &segment),
+                    Some(payload_bytes) => self.search_arrived(cx, at, payload_bytes),
+                }
             }
             cx.shared.acked = acked;
             self.after_block(cx, at, &outcome);
@@ -427,6 +433,9 @@ impl Connection {
         if outcome.lost > 0 {
             self.count_lost(cx, at, outcome.lost);
             self.lost_paths |= 1 << at;
+        }
+        if let Some(bytes) = outcome.hole_bytes {
+            self.handle_hole(cx, bytes);
         }
         if outcome.woke {
             self.log_path(cx, at, What::PathReturns);

@@ -37,9 +37,10 @@ impl Connection {
     /// on one path: a message that one train could carry takes one path (WIRE 4.12), and needs one marker.
     pub(super) fn path_of_short_trains(&self, cx: &Context<'_>) -> Option<usize> {
         let (at, _) = self.short_trains?;
-        let path = &self.paths[at].tx;
+        let path = &self.paths[at];
         let goes_on = self.window.train_packets() < self.train_packets(cx.shared);
-        (goes_on && path.can_send(cx.now)).then_some(at)
+        let has_room = path.tx.can_send(cx.now) && !cx.shared.blocked.has(path.route.local);
+        (goes_on && has_room).then_some(at)
     }
 
     /// The path for a train of `packets`; `None` if no path has room.
@@ -49,7 +50,7 @@ impl Connection {
             packets,
             backlog_bytes: self.backlog_bytes(cx),
             fastest_ns: awake.filter_map(|path| path.tx.srtt_ns()).min(),
-            used: self.used_paths(),
+            used: self.used_paths(cx),
         };
         let count = self.paths.len();
         let in_flight = |at: usize| self.paths[at].tx.packets_in_flight();
@@ -71,25 +72,30 @@ impl Connection {
         Some(chosen)
     }
 
-    /// As many paths as the grant has use for (WIRE 8.22), those that rest left out. The last path never rests: where all do,
-    /// all may send.
-    fn used_paths(&self) -> u64 {
+    /// As many paths as the grant has use for (WIRE 8.22), as bits: those that rest, or cannot send now, left out. The last path
+    /// never rests: where all do, all may send.
+    fn used_paths(&self, cx: &Context<'_>) -> u64 {
+        if self.paths.iter().all(|path| path.tx.is_resting()) {
+            return u64::MAX;
+        }
         let by_grant = self.window.packets_by_grant();
         let wanted = by_grant.map_or(u64::MAX, |packets| packets / PACKETS_PER_PATH);
         let wanted = wanted.max(PATHS_PER_LANE * self.routes.lanes().len() as u64);
-        let awake = (0..self.paths.len()).filter(|at| !self.paths[*at].tx.is_resting());
-        let bits = awake.map(|at| 1 << at);
-        match bits.take(wanted as usize).fold(0, |all, bit| all | bit) {
-            0 => u64::MAX,
-            used => used,
-        }
+        let paths =
+            self.paths.iter().enumerate().filter(|(_, path)| {
+                !path.tx.is_resting() && !cx.shared.blocked.has(path.route.local)
+            });
+        let bits = paths.map(|(at, _)| 1 << at);
+        bits.take(wanted as usize)
+            .fold(0, |all, bit: u64| all | bit)
     }
 
     /// How soon path `at` would be done with the train; `None` if it has no room or is not worth it.
     fn rank(&self, cx: &Context<'_>, at: usize, train: &Train) -> Option<Rank> {
         let path = &self.paths[at];
         let room = path.tx.room(cx.now);
-        if room == 0 || train.used & (1 << at) == 0 {
+        let blocked = cx.shared.blocked.has(path.route.local);
+        if room == 0 || blocked || train.used & (1 << at) == 0 {
             return None;
         }
         // A path without a sample is tried as if it were the fastest.

@@ -171,16 +171,19 @@ impl Connection {
         self.peer.incarnation = hello.identity.incarnation;
         self.peer.message_span = hello.message_span;
         self.peer.packet_span = hello.packet_span;
-        self.payload_bytes = config.payload_bytes.min(hello.payload_bytes);
-        self.window.set_payload(self.payload_bytes);
+        let payload_bytes = config.payload_bytes.min(hello.payload_bytes);
+        self.set_payload(payload_bytes);
+        let config = &cx.shared.config;
         self.window.on_hello(hello.window_bytes, hello.w0_packets);
-        self.routes.learn(config, &hello.addresses);
+        self.routes
+            .learn(config, cx.shared.usable, &hello.addresses);
         self.window.set_lanes(self.routes.lanes().len());
         let paths = usize::from(config.paths.max(1))
             .max(self.routes.lanes().len())
             .min(TX_PATHS_MAX)
             .min(usize::from(hello.paths));
         self.make_paths(cx.now, cx.shared, paths);
+        self.plane_check_owed |= self.has_lane_to_try();
     }
 
     /// A packet that bears our id came from the peer: it knows us (WIRE 3.3).

@@ -1,10 +1,13 @@
 //! What a connection tells about itself: to `metaroce stat`, the statistics file and the tests. Nothing here changes
 //! anything, but for the counters of paths that end with it.
 
+use crate::cc::Demand;
 use crate::conn::schedule::TxPath;
 use crate::conn::streams::List;
 use crate::conn::{Connection, RxPath, Shared, State};
-use crate::telemetry::{ConnectionInfo, ConnectionState, PathInfo, PathState, ReceivingPathInfo};
+use crate::telemetry::{
+    ConnectionInfo, ConnectionState, GrantsInfo, PathInfo, PathState, ReceivingPathInfo,
+};
 
 impl Connection {
     /// A snapshot, with all paths.
@@ -29,8 +32,34 @@ impl Connection {
             in_flight_bytes: self.bytes_in_flight(),
             window_bytes: self.window.cap_bytes(),
             grant_bytes_per_s: self.window.grant_bytes_per_s().unwrap_or(u64::MAX),
-            paths: self.paths.iter().map(|path| path.info(shared)).collect(),
+            lanes: self.lane_infos(&shared.config),
+            paths: self.paths.iter().map(|path| self.path_info(path)).collect(),
             receiving_paths: self.rx_paths.iter().map(|path| path.info(shared)).collect(),
+        }
+    }
+
+    /// The rate that it is held to as a sender, in bytes of payload per second: the windows of its paths over their round
+    /// trips, and what the peer grants.
+    pub(crate) fn allowed_bytes_per_s(&self) -> u64 {
+        let of_path = |path: &TxPath| {
+            let srtt_ns = path.tx.srtt_ns().filter(|srtt_ns| *srtt_ns > 0)?;
+            Some(path.tx.window().packets() * 1e9 / srtt_ns as f64)
+        };
+        let own =
+            self.paths.iter().filter_map(of_path).sum::<f64>() * f64::from(self.payload_bytes);
+        (own as u64).min(self.window.grant_bytes_per_s().unwrap_or(u64::MAX))
+    }
+
+    /// Its grants, in both directions.
+    pub(crate) fn grants_info(&self) -> GrantsInfo {
+        let demand = self.inbound.demand();
+        GrantsInfo {
+            id: self.my_id,
+            peer_id: self.peer.id,
+            grant_bytes_per_s: self.window.grant_bytes_per_s().unwrap_or(u64::MAX),
+            peer_active: demand != Demand::Nothing,
+            peer_limited: matches!(demand, Demand::Limited(_)),
+            promised_bytes_per_s: self.inbound.promised(),
         }
     }
 
@@ -62,10 +91,10 @@ impl Connection {
     }
 }
 
-impl TxPath {
-    fn info(&self, shared: &Shared) -> PathInfo {
-        let tx = &self.tx;
-        let local = shared.config.locals.get(usize::from(self.route.local.0));
+impl Connection {
+    fn path_info(&self, path: &TxPath) -> PathInfo {
+        let tx = &path.tx;
+        let lane = self.routes.lane_of(&path.route);
         let state = if tx.is_resting() {
             PathState::Resting
         } else if tx.probes_unanswered() > 0 {
@@ -78,11 +107,11 @@ impl TxPath {
         PathInfo {
             id: tx.id(),
             state,
-            route: self.route,
-            plane: local.map_or(0, |local| local.plane),
+            route: path.route,
+            plane: lane.map_or(0, |lane| self.routes.lanes()[lane].plane),
             epoch: tx.epoch().0,
             resting: tx.is_resting(),
-            copied_route: self.copied,
+            copied_route: path.copied,
             probes_unanswered: tx.probes_unanswered(),
             outstanding_packets: tx.outstanding(),
             in_flight_packets: tx.packets_in_flight(),
@@ -95,7 +124,7 @@ impl TxPath {
             rtt_variation_ns: tx.rtt().variation_ns(),
             ack_delay_ns: tx.rtt().ack_delay_ns(),
             reorder_tolerance_ns: tx.reorder_tolerance_ns(),
-            counters: self.counters,
+            counters: path.counters,
         }
     }
 }

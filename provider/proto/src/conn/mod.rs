@@ -4,7 +4,7 @@
 //! `wants_urgent`, `wants_data` and `deadline`. Files by role: `rx` reads
 //! DATA, `ack` writes and reads acknowledgements, `schedule` decides what leaves next and on which path, `tx` builds the
 //! packets, `timer` says when something is due and does it, `hello` opens and ends connections, `life` opens and ends
-//! streams, `route` draws routes. State for sending and for receiving shares no keys: a connection to oneself has
+//! streams, `route` draws routes, `planes` follows planes that come and go. State for sending and for receiving shares no keys: a connection to oneself has
 //! both in one object (WIRE 3.6).
 
 mod ack;
@@ -12,7 +12,10 @@ mod choose;
 mod ended;
 mod hello;
 mod info;
+mod lanes;
 mod life;
+mod planes;
+mod pmtu;
 mod probe;
 mod reroll;
 mod route;
@@ -32,6 +35,7 @@ use rand::rngs::SmallRng;
 use crate::cc::{ConnectionWindow, Drain, FairShare, Inbound};
 use crate::conn::ack::AckState;
 use crate::conn::ended::EndedLives;
+use crate::conn::pmtu::Sizes;
 use crate::conn::probe::Suspicion;
 use crate::conn::reroll::Reroll;
 use crate::conn::route::Routes;
@@ -46,7 +50,7 @@ use crate::path::{Constants, PathRx};
 use crate::stream::{HoldBudget, SegmentRef};
 use crate::telemetry::log::{Log, Subject, What};
 use crate::telemetry::{Counters, EndedCounters, ReceivingCounters};
-use crate::types::{EndpointConfig, LocalIndex, QpId, Route, Time};
+use crate::types::{EndpointConfig, LocalIndex, LocalSet, QpId, Route, Time};
 use crate::wire::{CloseReason, ConnectionId, DATA_HEADER_BYTES, Incarnation, Shut, ShutReason};
 
 pub(crate) use hello::HelloVerdict;
@@ -62,10 +66,6 @@ pub(crate) const TX_PATHS_MAX: usize = 64;
 /// A connection outlives its last queue pair by this (WIRE 3.20).
 pub(crate) const LINGER_NS: u64 = 1_000_000_000;
 
-/// Payload sizes that are tried one after the other where a route carries less than it should: MTU 9000, half of that,
-/// 1,500 with some room for tunnels, the least that IPv6 carries, and what is left of anything.
-const PAYLOAD_STEPS_BYTES: [u16; 5] = [4096, 2048, 1360, 1152, 512];
-
 /// The peer's, before its first HELLO.
 pub(crate) const UNKNOWN_INCARNATION: Incarnation = Incarnation(0);
 
@@ -76,6 +76,10 @@ const OUTBOX_ANSWERS_MAX: usize = 256;
 /// What all connections of an endpoint share.
 pub(crate) struct Shared {
     pub config: EndpointConfig,
+    /// Own addresses that packets can leave from.
+    pub usable: LocalSet,
+    /// Those whose interface has no room at the moment.
+    pub blocked: LocalSet,
     pub constants: Constants,
     pub counters: Counters,
     /// Of paths that are gone with their connections.
@@ -168,6 +172,7 @@ pub(crate) struct Connection {
     routes: Routes,
     /// Payload bytes of a full packet: what both ends and the route carry.
     payload_bytes: u16,
+    sizes: Sizes,
 
     // Set-up and end.
     hello_due: bool,
@@ -298,6 +303,7 @@ impl Connection {
             candidate: None,
             routes,
             payload_bytes: shared.config.payload_bytes,
+            sizes: Sizes::new(shared.config.payload_bytes),
             hello_due: true,
             hello_retry: Retry::new(now),
             close_reason: CloseReason::Idle,
@@ -437,35 +443,6 @@ impl Connection {
         self.routes.over(lane, self.control_turn)
     }
 
-    /// Packets to `destination` must not be as large as `bytes`.
-    pub(crate) fn shrink_payload(
-        &mut self,
-        now: Time,
-        shared: &mut Shared,
-        destination: std::net::SocketAddr,
-        bytes: u32,
-    ) {
-        if self
-            .routes
-            .lanes()
-            .iter()
-            .all(|lane| lane.destination != destination)
-        {
-            return;
-        }
-        let limit = bytes.saturating_sub(DATA_HEADER_BYTES as u32);
-        let fits = PAYLOAD_STEPS_BYTES
-            .iter()
-            .find(|step| u32::from(**step) < limit);
-        let smallest = PAYLOAD_STEPS_BYTES[PAYLOAD_STEPS_BYTES.len() - 1];
-        let payload_bytes = self.payload_bytes.min(*fits.unwrap_or(&smallest));
-        if payload_bytes < self.payload_bytes {
-            self.log(now, shared, What::PayloadShrunk { payload_bytes });
-        }
-        self.payload_bytes = payload_bytes;
-        self.window.set_payload(payload_bytes);
-    }
-
     pub(crate) fn is_dead(&self) -> bool {
         self.state == State::Dead
     }
@@ -479,12 +456,19 @@ impl Connection {
         usize::from(self.payload_bytes) + DATA_HEADER_BYTES
     }
 
+    /// UDP payload bytes of the largest ACK or CONTROL packet (WIRE 4.28).
+    fn small_packet_bytes(&self) -> usize {
+        self.packet_bytes().min(pmtu::UNSUSPECTED_PACKET_BYTES)
+    }
+
     /// Something to send that comes before new data.
     pub(crate) fn wants_urgent(&self) -> bool {
         self.has_control()
             || self.ack.due > 0
             || (self.is_open()
-                && ((self.lost_paths | self.bare_paths) != 0 || self.suspicion_wants_probe()))
+                && ((self.lost_paths | self.bare_paths) != 0
+                    || self.suspicion_wants_probe()
+                    || self.sizes.wants_packet()))
     }
 
     /// Streams may have something to send.

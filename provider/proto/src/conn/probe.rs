@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 
 use smallvec::SmallVec;
 
+use crate::conn::planes::PLANE_RETRY_NS;
 use crate::conn::streams::List;
 use crate::conn::{Connection, Context};
 use crate::endpoint::qp::{Phase, QpTable};
@@ -23,9 +24,6 @@ const SUSPICION_NS: u64 = 10_000_000_000;
 
 /// The probes are repeated when an error comes so long after them.
 const SUSPICION_PROBES_NS: u64 = 100_000_000;
-
-/// A plane on which no path works is tried this often (WIRE 4.21).
-const PLANE_RETRY_NS: u64 = 20_000_000;
 
 /// Least silence before the peer is asked whether it knows the connection, and between two such questions.
 const ASK_INTERVAL_NS: u64 = 400_000;
@@ -230,14 +228,14 @@ impl Connection {
             .max_by_key(|(time, _)| *time)
             .map(|(_, route)| route);
         let to = self.routes.move_from(present, newest, &mut cx.shared.rng);
+        self.set_route(at, to.route);
         let path = self.path_mut(at);
-        path.route = to.route;
         path.copied = to.copied;
         path.counters.moves += 1;
         path.tx.move_to(cx.now);
         cx.shared.counters.moves += 1;
         self.log_move(cx, at, MoveCause::Silence, present);
-        if self.routes.lanes().len() > 1 && self.plane_check_at.is_none() {
+        if self.plane_check_at.is_none() && self.has_lane_to_try() {
             self.plane_check_at = Some(cx.now + PLANE_RETRY_NS);
         }
     }
@@ -252,12 +250,18 @@ impl Connection {
     }
 
     /// Path `at` goes to a route that nobody has tried, and sends nothing new until a probe is answered there.
-    fn try_route(&mut self, cx: &mut Context<'_>, at: usize, why: MoveCause, route: Route) {
+    pub(super) fn try_route(
+        &mut self,
+        cx: &mut Context<'_>,
+        at: usize,
+        why: MoveCause,
+        route: Route,
+    ) {
         let present = self.paths[at].route;
         let rested = self.paths[at].tx.is_resting();
+        self.set_route(at, route);
         let path = self.path_mut(at);
         path.copied = false;
-        path.route = route;
         path.counters.moves += 1;
         path.tx.move_to(cx.now);
         self.log_move(cx, at, why, present);
@@ -270,87 +274,6 @@ impl Connection {
         self.paths[at].probes_due = 1;
         self.bare_paths |= 1 << at;
         cx.shared.counters.moves += 1;
-    }
-
-    /// Planes that no working path is on are tried again, with a path that others can spare.
-    pub(super) fn plane_timeout(&mut self, cx: &mut Context<'_>) {
-        if self.plane_check_at.is_none_or(|at| at > cx.now) {
-            return;
-        }
-        self.plane_check_at = None;
-        let lanes: SmallVec<[crate::path::entropy::Lane; 4]> =
-            SmallVec::from_slice(self.routes.lanes());
-        for lane in &lanes {
-            let works = self
-                .paths
-                .iter()
-                .any(|path| path.route.local == lane.local && !path.tx.is_resting());
-            if works {
-                continue;
-            }
-            // Tried again until it works, but only while there is something to send: nothing ticks for ever.
-            self.plane_check_at = Some(cx.now + PLANE_RETRY_NS);
-            if !self.is_busy(cx.qps) {
-                continue;
-            }
-            if self.paths.iter().any(|path| path.route.local == lane.local) {
-                // A path rests there and probes by itself.
-                continue;
-            }
-            if let Some(at) = self.path_to_spare() {
-                let turn = at + self.paths[at].tx.epoch().0 as usize;
-                let route = self.routes.over(lane, turn);
-                self.try_route(cx, at, MoveCause::PlaneTried, route);
-            }
-        }
-        if !self.is_busy(cx.qps) {
-            self.plane_check_at = None;
-            self.plane_check_owed = true;
-        }
-    }
-
-    /// Path `at` works again. Where its plane has fewer paths than another one, which took them over when this one was dead,
-    /// a path comes back; when that is proved it is this path's turn, and so on until all planes have their share.
-    pub(super) fn even_out(&mut self, cx: &mut Context<'_>, at: usize) {
-        let local = self.paths[at].route.local;
-        let count = |local| {
-            let on_it = self.paths.iter().filter(|path| path.route.local == local);
-            on_it.count()
-        };
-        let own = count(local);
-        let crowded = self
-            .paths
-            .iter()
-            .enumerate()
-            .filter(|(_, path)| !path.tx.is_resting() && count(path.route.local) > own + 1)
-            .max_by_key(|(at, path)| {
-                let crowd = count(path.route.local);
-                (crowd, std::cmp::Reverse((path.tx.outstanding(), *at)))
-            });
-        let Some((spare, _)) = crowded else { return };
-        let lanes = self.routes.lanes();
-        let Some(lane) = lanes.iter().find(|lane| lane.local == local).copied() else {
-            return;
-        };
-        let turn = spare + self.paths[spare].tx.epoch().0 as usize;
-        let route = self.routes.over(&lane, turn);
-        self.try_route(cx, spare, MoveCause::PlaneTried, route);
-    }
-
-    /// The path with the least in flight on a lane that has at least two working ones.
-    fn path_to_spare(&self) -> Option<usize> {
-        let crowded = |route: &Route| {
-            self.paths
-                .iter()
-                .filter(|path| path.route.local == route.local && !path.tx.is_resting())
-                .count()
-                > 1
-        };
-        let candidates = self.paths.iter().enumerate();
-        candidates
-            .filter(|(_, path)| !path.tx.is_resting() && crowded(&path.route))
-            .min_by_key(|(_, path)| path.tx.outstanding())
-            .map(|(at, _)| at)
     }
 
     // ---- Streams that wait ----
@@ -370,6 +293,7 @@ impl Connection {
             let driving = cx.shared.config.driving;
             self.spread.arm(now, driving, self.window.min_rtt_ns());
         }
+        self.resume_search(now);
         if self.plane_check_owed {
             self.plane_check_owed = false;
             self.plane_check_at = Some(now);

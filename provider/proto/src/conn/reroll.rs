@@ -71,8 +71,8 @@ impl Connection {
         }
         let present = self.paths[at].route;
         let route = self.routes.any_other(present, &mut cx.shared.rng);
+        self.set_route(at, route);
         let path = self.path_mut(at);
-        path.route = route;
         path.copied = false;
         path.counters.moves += 1;
         path.tx.move_to(cx.now);

@@ -1,22 +1,26 @@
 //! What paths may travel on: the lanes (plane, own address, peer's address) between the two endpoints, and the source
-//! ports. A connection begins with one lane, between the GIDs that its queue pairs use; the peer's HELLO adds one for
-//! every other plane that both ends are on. Which of them a path takes is decided in `path/entropy.rs`.
+//! ports. A connection begins with one lane, between the GIDs that its queue pairs use; the peer's HELLO adds those of
+//! `lanes.rs`. Which of them a path takes is decided in `path/entropy.rs`, among those that are open: up, proved and
+//! switched on.
 
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 
 use rand::rngs::SmallRng;
 use smallvec::SmallVec;
 
-use crate::endpoint::ConnectError;
+use crate::conn::lanes::{self, LaneState, Told};
 use crate::endpoint::table::Key;
+use crate::endpoint::{ConnectError, SteerError};
 use crate::path::entropy::{Lane, Move, RouteChooser};
-use crate::types::{EndpointConfig, LocalAddress, LocalIndex, Route, SourceSlot};
+use crate::types::{EndpointConfig, LocalAddress, LocalIndex, LocalSet, Route, SourceSlot};
 use crate::wire::{Gid, HELLO_ADDRESSES_MAX, PlaneAddress, PlaneId};
 
 /// The routes of a connection; see the file's head.
 #[derive(Debug)]
 pub(crate) struct Routes {
     chooser: RouteChooser,
+    /// How the lanes are, by their places.
+    states: SmallVec<[LaneState; 1]>,
     slots: u8,
     /// Addresses that packets of the peer may come from.
     peers: SmallVec<[IpAddr; 4]>,
@@ -26,15 +30,6 @@ pub(crate) struct Routes {
 fn may_be_a_host(ip: IpAddr) -> bool {
     let is_broadcast = matches!(ip, IpAddr::V4(v4) if v4.is_broadcast());
     !ip.is_unspecified() && !ip.is_multicast() && !is_broadcast
-}
-
-/// Whether two addresses can send to each other as far as their kind tells.
-fn same_kind(a: IpAddr, b: IpAddr) -> bool {
-    match (a, b) {
-        (IpAddr::V4(_), IpAddr::V4(_)) => true,
-        (IpAddr::V6(a), IpAddr::V6(b)) => a.is_unicast_link_local() == b.is_unicast_link_local(),
-        _ => false,
-    }
 }
 
 /// `ip` and `port`, with the scope of the own address that reaches it.
@@ -73,43 +68,108 @@ impl Routes {
         let chooser = RouteChooser::new(vec![lane], slots);
         Ok(Self {
             chooser,
+            states: SmallVec::from_elem(LaneState::joined(0), 1),
             slots,
             peers: SmallVec::from_slice(&[dest]),
         })
     }
 
-    /// Takes the addresses of the peer's HELLO: a lane for every plane that both ends are on.
-    pub(crate) fn learn(&mut self, config: &EndpointConfig, addresses: &[PlaneAddress]) {
-        let first = self.first();
-        let mut lanes = vec![first];
+    /// Takes the addresses of the peer's HELLO: a lane for every plane of either end (WIRE 4.30), over those of our addresses
+    /// that are `usable` now.
+    pub(crate) fn learn(
+        &mut self,
+        config: &EndpointConfig,
+        usable: LocalSet,
+        addresses: &[PlaneAddress],
+    ) {
+        let addresses = &addresses[..addresses.len().min(HELLO_ADDRESSES_MAX)];
+        let told: SmallVec<[Told; 4]> = addresses
+            .iter()
+            .map(|address| Told {
+                ip: address.gid.to_ip(),
+                plane: address.plane.0,
+                speed_mbps: address.speed_mbps,
+            })
+            .filter(|told| may_be_a_host(told.ip))
+            .collect();
         self.peers.truncate(1);
-        for address in addresses.iter().take(HELLO_ADDRESSES_MAX) {
-            let ip = address.gid.to_ip();
-            if !may_be_a_host(ip) {
-                continue;
+        for address in &told {
+            if !self.peers.contains(&address.ip) {
+                self.peers.push(address.ip);
             }
-            if !self.peers.contains(&ip) {
-                self.peers.push(ip);
-            }
-            let plane = address.plane.0;
-            if lanes.iter().any(|lane| lane.plane == plane) {
-                continue;
-            }
-            let own = config
-                .locals
-                .iter()
-                .position(|local| local.plane == plane && same_kind(local.ip, ip));
-            let Some(own) = own.filter(|own| *own <= usize::from(u8::MAX)) else {
-                continue;
-            };
-            let destination = socket_address(ip, first.destination.port(), &config.locals[own]);
-            lanes.push(Lane {
-                plane,
-                local: LocalIndex(own as u8),
-                destination,
-            });
         }
+        let lanes = lanes::between(self.first(), &config.locals, &told);
+        self.states = lanes.iter().map(|(_, state)| *state).collect();
+        let lanes = lanes.into_iter().map(|(lane, _)| lane).collect();
         self.chooser = RouteChooser::new(lanes, self.slots);
+        self.set_usable(usable);
+    }
+
+    /// Our addresses that packets can leave from have changed.
+    pub(crate) fn set_usable(&mut self, usable: LocalSet) {
+        for (lane, state) in self.chooser.all().iter().zip(&mut self.states) {
+            state.up = usable.has(lane.local);
+        }
+        self.choose_open();
+    }
+
+    /// The lane at `at` has been shown to work.
+    pub(crate) fn prove(&mut self, at: usize) {
+        let state = &mut self.states[at];
+        if !std::mem::replace(&mut state.proved, true) {
+            self.choose_open();
+        }
+    }
+
+    /// Switches the lanes of a plane on or off.
+    pub(crate) fn steer(&mut self, plane: u8, enabled: bool) -> Result<(), SteerError> {
+        let lanes = self.chooser.all().iter().zip(&mut self.states);
+        let (of_plane, others): (Vec<_>, Vec<_>) = lanes.partition(|(lane, _)| lane.plane == plane);
+        if of_plane.is_empty() {
+            return Err(SteerError::UnknownPlane);
+        }
+        if !enabled && !others.iter().any(|(_, state)| state.enabled) {
+            return Err(SteerError::LastPlane);
+        }
+        for (_, state) in of_plane {
+            state.enabled = enabled;
+        }
+        self.choose_open();
+        Ok(())
+    }
+
+    /// What paths may take: lanes that are up, proved and switched on, or what comes nearest to that.
+    fn choose_open(&mut self) {
+        let states = &self.states;
+        let choices: [fn(&LaneState) -> bool; 3] = [
+            |lane| lane.enabled && lane.proved && lane.up,
+            |lane| lane.enabled && lane.proved,
+            |lane| lane.enabled,
+        ];
+        let best = choices.iter().find(|choice| states.iter().any(choice));
+        if let Some(best) = best {
+            self.chooser.set_open(|at| best(&states[at]));
+        }
+    }
+
+    /// How the lane at `at` is.
+    pub(crate) fn state(&self, at: usize) -> &LaneState {
+        &self.states[at]
+    }
+
+    /// The same, to change what does not open or close it.
+    pub(crate) fn state_mut(&mut self, at: usize) -> &mut LaneState {
+        &mut self.states[at]
+    }
+
+    /// Place of the lane of a route.
+    pub(crate) fn lane_of(&self, route: &Route) -> Option<usize> {
+        self.chooser.lane_of(*route)
+    }
+
+    /// The lanes that paths may take now.
+    pub(crate) fn open(&self) -> impl ExactSizeIterator<Item = &Lane> + Clone {
+        self.chooser.open()
     }
 
     /// Whether a packet of the peer may come from `ip`.
@@ -134,24 +194,17 @@ impl Routes {
             .spread(paths.min(usize::from(u8::MAX)) as u8, rng)
     }
 
-    /// The `turn`-th of a sequence of routes: lanes in turn, and another source port each time that all were taken.
+    /// The `turn`-th of a sequence of routes: open lanes in turn, and another source port each time that all were taken.
     pub(crate) fn nth(&self, turn: usize) -> Route {
-        let lanes = self.chooser.all();
-        let lane = &lanes[turn % lanes.len()];
-        Route {
-            local: lane.local,
-            source: self.slot(turn / lanes.len()),
-            destination: lane.destination,
-        }
+        let mut lanes = self.chooser.open();
+        let count = lanes.len();
+        let lane = lanes.nth(turn % count).unwrap_or(&self.chooser.all()[0]);
+        lane.over(self.slot(turn / count))
     }
 
     /// A route over a certain lane.
     pub(crate) fn over(&self, lane: &Lane, turn: usize) -> Route {
-        Route {
-            local: lane.local,
-            source: self.slot(turn),
-            destination: lane.destination,
-        }
+        lane.over(self.slot(turn))
     }
 
     /// Where a path on `present` moves; see [`RouteChooser::move_from`].
@@ -190,6 +243,7 @@ impl Routes {
             .map(|local| PlaneAddress {
                 gid: Gid::from_ip(local.ip),
                 plane: PlaneId(local.plane),
+                speed_mbps: local.speed_mbps,
             })
     }
 }

@@ -30,6 +30,8 @@ pub(crate) struct TxPath {
     pub route: Route,
     /// What it counted since the connection began; nothing decides by it.
     pub counters: SendingCounters,
+    /// Bytes of DATA payload that it had sent when it came to its lane.
+    pub sent_elsewhere_bytes: u64,
     /// It took over the route of another path, and takes a port of its own when nothing is outstanding.
     pub copied: bool,
     /// It was used since its last marker.
@@ -38,6 +40,8 @@ pub(crate) struct TxPath {
     pub markers_due: u8,
     pub announce_due: bool,
     pub probes_due: u8,
+    /// Packets of the present search that it lost.
+    pub search_losses: u8,
 }
 
 /// What comes after a segment in a train.
@@ -74,11 +78,13 @@ impl Connection {
                 tx,
                 route,
                 counters: SendingCounters::default(),
+                sent_elsewhere_bytes: 0,
                 copied: false,
                 unmarked: false,
                 markers_due: 0,
                 announce_due: false,
                 probes_due: 0,
+                search_losses: 0,
             });
         }
     }
@@ -151,7 +157,7 @@ impl Connection {
             }
             self.lost_paths &= !(1 << at);
         }
-        false
+        self.build_search(cx, train)
     }
 
     /// Fills `train` with the ACK that is due and small new segments behind it (WIRE 5.11); false if there are none.

@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use crate::conn::schedule::TxPath;
 use crate::conn::{Connection, Context};
 use crate::telemetry::log::MoveCause;
-use crate::types::{Driving, LocalIndex, Time};
+use crate::types::{Driving, Time};
 
 /// Between two comparisons.
 const INTERVAL_RTTS: u64 = 32;
@@ -55,7 +55,7 @@ impl Seen {
 #[derive(Clone, Copy, Debug)]
 struct Judged {
     at: usize,
-    local: LocalIndex,
+    lane: usize,
     trouble: f64,
     srtt_ns: u64,
 }
@@ -78,7 +78,11 @@ impl Spread {
     }
 
     /// Those paths that sent enough since the last time.
-    fn judge(&mut self, paths: &[TxPath]) -> SmallVec<[Judged; 16]> {
+    fn judge(
+        &mut self,
+        paths: &[TxPath],
+        lane_of: impl Fn(&TxPath) -> Option<usize>,
+    ) -> SmallVec<[Judged; 16]> {
         self.seen.resize(paths.len(), Seen::default());
         let mut judged = SmallVec::new();
         for (at, path) in paths.iter().enumerate() {
@@ -91,7 +95,7 @@ impl Spread {
             let troubled = now.troubled.saturating_sub(before.troubled);
             judged.push(Judged {
                 at,
-                local: path.route.local,
+                lane: lane_of(path).unwrap_or(0),
                 trouble: troubled as f64 / sent as f64,
                 srtt_ns: path.tx.srtt_ns().unwrap_or(0),
             });
@@ -135,9 +139,11 @@ impl Connection {
         }
         // The next packet sets the clock again.
         self.spread.at = None;
-        let mut judged = self.spread.judge(&self.paths);
-        judged.sort_unstable_by_key(|one| (one.local.0, one.at));
-        for plane in judged.chunk_by(|a, b| a.local == b.local) {
+        let mut judged = self
+            .spread
+            .judge(&self.paths, |path| self.routes.lane_of(&path.route));
+        judged.sort_unstable_by_key(|one| (one.lane, one.at));
+        for plane in judged.chunk_by(|a, b| a.lane == b.lane) {
             if let Some(at) = outlier(plane)
                 && self.paths[at].tx.can_begin_epoch()
             {
@@ -155,7 +161,7 @@ mod tests {
     fn plane(troubles: &[(f64, u64)]) -> Vec<Judged> {
         let judged = |(at, &(trouble, srtt_ns)): (usize, &(f64, u64))| Judged {
             at,
-            local: LocalIndex(0),
+            lane: 0,
             trouble,
             srtt_ns,
         };

@@ -45,6 +45,7 @@ impl Connection {
             self.window_opens_at,
             self.reroll.as_ref().and_then(Reroll::at),
             self.spread.at(),
+            self.sizes.search_at(),
             self.paths_due(),
         ];
         for other in others {
@@ -107,6 +108,7 @@ impl Connection {
         self.waiting_timeout(cx);
         self.reroll_timeout(cx);
         self.spread_timeout(cx);
+        self.search_timeout(cx);
         if self.paths_due().is_some_and(|due| due <= cx.now) {
             for at in 0..self.paths.len() {
                 if self.path_deadlines[at].is_some_and(|due| due <= cx.now) {

@@ -14,13 +14,6 @@ use crate::wire::{
     FillStatus, Opcode, PathId, Psn, Qpn, Stamp, Token,
 };
 
-/// A packet that was lost so often, though something sent after it arrived each time, is taken for too large: at 10 %
-/// random loss one in a hundred millions is wronged.
-const TOO_LARGE_AFTER: u16 = 8;
-
-/// Every route carries this much (IPv6 demands 1,280 with its headers).
-const SIZE_ABOVE_SUSPICION_BYTES: u32 = 1_200;
-
 /// A train that is being filled.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fill {
@@ -67,7 +60,7 @@ impl Connection {
     }
 
     /// Builds one DATA packet: the segment, or a FILL where its content is gone.
-    fn push_packet(
+    pub(super) fn push_packet(
         &mut self,
         cx: &mut Context<'_>,
         at: usize,
@@ -144,16 +137,21 @@ impl Connection {
         let mut count = 0;
         loop {
             count += 1;
-            if self.paths[at]
-                .tx
-                .transmissions(psn)
-                .is_some_and(|times| times >= TOO_LARGE_AFTER)
-            {
-                self.suspect_size(cx, &segment);
-            }
             self.restart_if_too_large(cx, &segment);
             let pending_bytes = self.bytes_again(cx, &segment);
-            let sent = self.path_mut(at).tx.send_again(cx.now, psn);
+            let record = match segment.padding_for() {
+                None => segment,
+                Some(payload_bytes) => {
+                    if payload_bytes > 0 {
+                        self.search_lost(cx.now, at, payload_bytes);
+                    }
+                    SegmentRef::nothing(0)
+                }
+            };
+            let path = self.path_mut(at);
+            // Without the padding that it had, or as a FILL: its arrival tells of that size only.
+            path.tx.replace(psn, record, pending_bytes);
+            let sent = path.tx.send_again(cx.now, psn);
             // Only packets of exactly one size share a train: a loss is rare, and padding would make it worse.
             let next = self.paths[at].tx.next_lost().filter(|(_, next)| {
                 let next_bytes = self.bytes_again(cx, next);
@@ -189,17 +187,6 @@ impl Connection {
         }
         cx.shared.counters.trains_sent += 1;
         true
-    }
-
-    /// A large packet is lost again and again while the route carries small ones: it is too large for the route.
-    fn suspect_size(&mut self, cx: &mut Context<'_>, segment: &SegmentRef) {
-        if packet_bytes(segment) > SIZE_ABOVE_SUSPICION_BYTES
-            && segment.length <= self.payload_bytes
-        {
-            cx.shared.counters.too_large += 1;
-            let destination = self.routes.first().destination;
-            self.shrink_payload(cx.now, cx.shared, destination, packet_bytes(segment));
-        }
     }
 
     /// Bytes of a segment that is sent again: less if a FILL takes its place.
@@ -301,7 +288,7 @@ impl Connection {
         };
         let flags = match kind {
             Bare::Announce => BaseFlags::ANNOUNCE | BaseFlags::PROBE,
-            Bare::Probe | Bare::PmtuProbe => BaseFlags::PROBE,
+            Bare::Probe => BaseFlags::PROBE,
             Bare::Marker => BaseFlags::MARKER,
             Bare::Unreliable => BaseFlags::NONE,
         };
@@ -339,7 +326,12 @@ impl Connection {
             return true;
         }
         let mut packet = std::mem::take(&mut cx.shared.packet);
-        let longest = self.packet_bytes().max(CONTROL_OVERHEAD_BYTES);
+        // A goodbye has no other chance to tell of all its streams.
+        let longest = match self.outbox.front() {
+            Some(Item::Close(..)) => self.packet_bytes(),
+            _ => self.small_packet_bytes(),
+        };
+        let longest = longest.max(CONTROL_OVERHEAD_BYTES);
         let mut builder = ControlBuilder::new(space(&mut packet, longest));
         if std::mem::take(&mut self.hello_due) {
             self.hello_sent_at = Some(cx.now);
@@ -450,7 +442,7 @@ impl Connection {
         let candidate = *candidate;
         let hello = hello_item(&self.key, candidate.fresh_id, candidate.peer_id, cx.shared);
         let mut packet = std::mem::take(&mut cx.shared.packet);
-        let longest = self.packet_bytes().max(CONTROL_OVERHEAD_BYTES);
+        let longest = self.small_packet_bytes().max(CONTROL_OVERHEAD_BYTES);
         let mut builder = ControlBuilder::new(space(&mut packet, longest));
         let fits = builder.push_hello(&hello);
         if fits {

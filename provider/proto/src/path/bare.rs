@@ -1,4 +1,4 @@
-//! Transmissions without a PSN of their own (markers, probes, announces, PMTU probes): their stamps and send times,
+//! Transmissions without a PSN of their own (markers, probes, announces): their stamps and send times,
 //! beside the sent ring, so that an echo of one gives a round-trip sample. They are never retransmitted, so forgetting
 //! one costs a sample and nothing else. Used by `tx` only.
 

@@ -3,21 +3,41 @@
 //! A *lane* is a pair of a local and a remote address on the same plane; within a lane the source socket is the only
 //! entropy that ECMP sees. `conn/` builds the lanes from both ends' HELLO and calls this with a random generator.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 use rand::Rng;
+use smallvec::SmallVec;
 
-use crate::types::{LocalAddress, LocalIndex, Route, SourceSlot};
+use crate::types::{LocalIndex, Route, SourceSlot};
 
 /// A pair of addresses that can reach each other.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Lane {
-    /// Plane, as the local end numbers it.
+    /// Plane: the number that both ends have for it, or else the only one of them that has it.
     pub plane: u8,
     /// Where from.
     pub local: LocalIndex,
     /// Where to.
     pub destination: SocketAddr,
+}
+
+impl Lane {
+    /// Whether a route is on it.
+    #[inline]
+    #[must_use]
+    pub fn has(&self, route: &Route) -> bool {
+        self.local == route.local && self.destination == route.destination
+    }
+
+    /// The route over it with that source.
+    #[must_use]
+    pub fn over(&self, source: SourceSlot) -> Route {
+        Route {
+            local: self.local,
+            source,
+            destination: self.destination,
+        }
+    }
 }
 
 /// Where a path moves to.
@@ -33,6 +53,8 @@ pub struct Move {
 #[derive(Clone, Debug)]
 pub struct RouteChooser {
     lanes: Vec<Lane>,
+    /// Places of the lanes that may be chosen; never empty.
+    open: SmallVec<[u8; 4]>,
     slots: u8,
 }
 
@@ -45,35 +67,22 @@ impl RouteChooser {
     #[must_use]
     pub fn new(lanes: Vec<Lane>, slots: u8) -> Self {
         assert!(!lanes.is_empty() && slots > 0, "no route to choose");
-        Self { lanes, slots }
+        let open = (0..lanes.len()).map(|at| at as u8).collect();
+        Self { lanes, open, slots }
     }
 
-    /// The lanes between two ends: pairs of one address family on planes of the same number. Ends that number their
-    /// planes differently are taken to be joined everywhere.
-    #[must_use]
-    pub fn lanes(locals: &[LocalAddress], remotes: &[(IpAddr, u8)], port: u16) -> Vec<Lane> {
-        let pairs = |same_plane: bool| -> Vec<Lane> {
-            let mut lanes = Vec::new();
-            for (index, local) in locals.iter().enumerate() {
-                for (ip, plane) in remotes {
-                    let reachable = local.ip.is_ipv4() == ip.is_ipv4();
-                    if reachable && (!same_plane || *plane == local.plane) {
-                        lanes.push(Lane {
-                            plane: local.plane,
-                            local: LocalIndex(index as u8),
-                            destination: SocketAddr::new(*ip, port),
-                        });
-                    }
-                }
-            }
-            lanes
-        };
-        let joined = pairs(true);
-        if joined.is_empty() {
-            pairs(false)
-        } else {
-            joined
+    /// From now on only lanes for which `is_open` is true (of their place) are chosen; all, if it is true of none.
+    pub fn set_open(&mut self, is_open: impl Fn(usize) -> bool) {
+        let all = 0..self.lanes.len();
+        self.open = all.filter(|at| is_open(*at)).map(|at| at as u8).collect();
+        if self.open.is_empty() {
+            self.open = (0..self.lanes.len()).map(|at| at as u8).collect();
         }
+    }
+
+    /// The lanes that may be chosen.
+    pub fn open(&self) -> impl ExactSizeIterator<Item = &Lane> + Clone {
+        self.open.iter().map(|at| &self.lanes[usize::from(*at)])
     }
 
     /// All lanes.
@@ -86,18 +95,18 @@ impl RouteChooser {
     /// different source sockets in random order, as long as there are enough. The first lane is random too: of a
     /// connection that sends little the first path carries most, and those of a host must not all meet on one plane.
     pub fn spread(&self, paths: u8, random: &mut impl Rng) -> Vec<Route> {
-        let first = random.random_range(0..self.lanes.len());
+        let first = random.random_range(0..self.open.len());
         let mut offsets: Vec<u8> = self
-            .lanes
+            .open
             .iter()
             .map(|_| random.random_range(0..self.slots))
             .collect();
         (0..usize::from(paths))
             .map(|path| {
-                let lane = (first + path) % self.lanes.len();
-                let slot = offsets[lane];
-                offsets[lane] = (slot + 1) % self.slots;
-                self.route(lane, slot)
+                let turn = (first + path) % self.open.len();
+                let slot = offsets[turn];
+                offsets[turn] = (slot + 1) % self.slots;
+                self.route(turn, slot)
             })
             .collect()
     }
@@ -105,15 +114,16 @@ impl RouteChooser {
     /// Where a path on `present` moves when its route does not answer (WIRE 4.18). `newest_acked` is the route of the path whose
     /// present route was acknowledged last: its plane works. On another plane the path takes that plane with a port
     /// of its own choice; on the same plane the port must be what is broken, so it takes that port as well. Without
-    /// such a path: a random route other than the present one.
+    /// such a path, or where its plane is not open: a random route other than the present one.
     pub fn move_from(
         &self,
         present: Route,
         newest_acked: Option<Route>,
         random: &mut impl Rng,
     ) -> Move {
-        if let Some(shown) = newest_acked.filter(|shown| *shown != present) {
-            let copied = self.plane_of(shown) == self.plane_of(present);
+        let fits = |shown: &Route| *shown != present && self.is_open(shown);
+        if let Some(shown) = newest_acked.filter(fits) {
+            let copied = self.lane_of(shown) == self.lane_of(present);
             let mut route = shown;
             if !copied {
                 route.source = SourceSlot(random.random_range(0..self.slots));
@@ -145,62 +155,49 @@ impl RouteChooser {
             .unwrap_or(present)
     }
 
-    /// Plane of a route.
+    /// Place of the lane of a route.
     #[must_use]
-    pub fn plane_of(&self, route: Route) -> Option<u8> {
-        self.lanes
-            .iter()
-            .find(|lane| lane.local == route.local && lane.destination == route.destination)
-            .map(|lane| lane.plane)
+    pub fn lane_of(&self, route: Route) -> Option<usize> {
+        self.lanes.iter().position(|lane| lane.has(&route))
+    }
+
+    fn is_open(&self, route: &Route) -> bool {
+        self.open().any(|lane| lane.has(route))
     }
 
     /// A random route other than `present`, where there is another.
     pub fn any_other(&self, present: Route, random: &mut impl Rng) -> Route {
         let slots = usize::from(self.slots);
-        let start = random.random_range(0..self.lanes.len() * slots);
+        let start = random.random_range(0..self.open.len() * slots);
         let route = self.route(start / slots, (start % slots) as u8);
         if route != present {
             return route;
         }
-        let next = (start + 1) % (self.lanes.len() * slots);
+        let next = (start + 1) % (self.open.len() * slots);
         self.route(next / slots, (next % slots) as u8)
     }
 
-    fn route(&self, lane: usize, slot: u8) -> Route {
-        Route {
-            local: self.lanes[lane].local,
-            source: SourceSlot(slot),
-            destination: self.lanes[lane].destination,
-        }
+    fn route(&self, turn: usize, slot: u8) -> Route {
+        self.lanes[usize::from(self.open[turn])].over(SourceSlot(slot))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use std::collections::HashSet;
-    use std::net::Ipv4Addr;
 
     use rand::SeedableRng;
     use rand::rngs::SmallRng;
 
     use super::*;
 
-    fn ip(plane: u8, host: u8) -> IpAddr {
-        IpAddr::V4(Ipv4Addr::new(10, plane, 0, host))
-    }
-
-    fn local(plane: u8) -> LocalAddress {
-        LocalAddress {
-            ip: ip(plane, 1),
-            scope_id: 0,
-            plane,
-        }
-    }
-
     fn chooser(planes: u8, slots: u8) -> RouteChooser {
-        let locals: Vec<_> = (0..planes).map(local).collect();
-        let remotes: Vec<_> = (0..planes).map(|plane| (ip(plane, 2), plane)).collect();
-        RouteChooser::new(RouteChooser::lanes(&locals, &remotes, 24791), slots)
+        let lane = |plane| Lane {
+            plane,
+            local: LocalIndex(plane),
+            destination: SocketAddr::from(([10, plane, 0, 2], 24791)),
+        };
+        RouteChooser::new((0..planes).map(lane).collect(), slots)
     }
 
     fn random() -> SmallRng {
@@ -208,12 +205,31 @@ mod tests {
     }
 
     #[test]
-    fn lanes_join_equal_planes_or_else_all_of_one_family() {
-        assert_eq!(chooser(4, 1).all().len(), 4);
-        let lanes = RouteChooser::lanes(&[local(0), local(1)], &[(ip(9, 2), 9)], 1);
-        assert_eq!(lanes.len(), 2);
-        let six = "2001:db8::1".parse().unwrap();
-        assert!(RouteChooser::lanes(&[local(0)], &[(six, 0)], 1).is_empty());
+    fn only_open_lanes_are_chosen_unless_there_are_none() {
+        let mut chooser = chooser(4, 2);
+        let lanes = |chooser: &RouteChooser, routes: &[Route]| -> HashSet<_> {
+            let lane_of = |route: &Route| chooser.lane_of(*route).unwrap();
+            routes.iter().map(lane_of).collect()
+        };
+        let before = chooser.spread(4, &mut random());
+        chooser.set_open(|at| at % 2 == 1);
+        let random = &mut random();
+        let open = HashSet::from([1, 3]);
+        assert_eq!(lanes(&chooser, &chooser.spread(16, random)), open);
+        // What was heard last came over a plane that is closed now.
+        let shown = before.iter().find(|one| one.local == LocalIndex(2));
+        let moved: Vec<Route> = (0..50)
+            .flat_map(|_| {
+                [
+                    chooser.any_other(before[0], random),
+                    chooser.move_from(before[0], None, random).route,
+                    chooser.move_from(before[0], shown.copied(), random).route,
+                ]
+            })
+            .collect();
+        assert_eq!(lanes(&chooser, &moved), open);
+        chooser.set_open(|_| false);
+        assert_eq!(lanes(&chooser, &chooser.spread(16, random)).len(), 4);
     }
 
     #[test]
@@ -224,7 +240,7 @@ mod tests {
         for plane in 0..4 {
             let on_plane = routes
                 .iter()
-                .filter(|route| chooser.plane_of(**route) == Some(plane));
+                .filter(|route| chooser.lane_of(**route) == Some(plane));
             assert_eq!(on_plane.count(), 4);
         }
     }
@@ -236,7 +252,7 @@ mod tests {
         let mut on_plane = [0; 4];
         for _ in 0..400 {
             let first = chooser.spread(16, &mut random)[0];
-            on_plane[usize::from(chooser.plane_of(first).unwrap())] += 1;
+            on_plane[chooser.lane_of(first).unwrap()] += 1;
         }
         assert!(on_plane.iter().all(|count| *count > 60), "{on_plane:?}");
     }
@@ -248,8 +264,8 @@ mod tests {
         let routes = chooser.spread(4, &mut random());
         let other_plane = chooser.move_from(routes[0], Some(routes[1]), &mut random());
         assert_eq!(
-            chooser.plane_of(other_plane.route),
-            chooser.plane_of(routes[1])
+            chooser.lane_of(other_plane.route),
+            chooser.lane_of(routes[1])
         );
         assert!(!other_plane.copied);
         let same_plane = chooser.move_from(routes[0], Some(routes[2]), &mut random());

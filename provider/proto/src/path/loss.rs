@@ -27,6 +27,7 @@
 use std::collections::VecDeque;
 use std::ops::AddAssign;
 
+use crate::path::pmtu::HoleEvidence;
 use crate::path::sent::SentRing;
 use crate::path::{EPOCHS_AHEAD_MAX, RoundTrip};
 use crate::types::Time;
@@ -51,15 +52,12 @@ pub(super) struct Verdicts {
     pub(super) lost: u32,
     /// Some of them in a row.
     pub(super) burst: bool,
-    /// How often the one of them that was sent most often was sent.
-    pub(super) most_transmissions: u16,
 }
 
 impl AddAssign for Verdicts {
     fn add_assign(&mut self, other: Self) {
         self.lost += other.lost;
         self.burst |= other.burst;
-        self.most_transmissions = self.most_transmissions.max(other.most_transmissions);
     }
 }
 
@@ -74,8 +72,7 @@ struct Count {
 impl Count {
     /// Declares `psn` lost.
     fn lose<R: Copy>(&mut self, ring: &mut SentRing<R>, psn: Psn) {
-        let transmissions = ring.declare_lost(psn);
-        self.verdicts.most_transmissions = self.verdicts.most_transmissions.max(transmissions);
+        ring.declare_lost(psn);
         self.run = if self.expected == Some(psn) {
             self.run + 1
         } else {
@@ -112,6 +109,8 @@ pub(super) struct LossDetector {
     tolerance_ns: u64,
     decay_at: Time,
     excused_until: Time,
+    /// Sizes of what was lost by order.
+    sizes: HoleEvidence,
 }
 
 impl LossDetector {
@@ -129,9 +128,20 @@ impl LossDetector {
     ) -> Verdicts {
         self.arrived = self.arrived.max(transmission);
         self.decay(now, rtt);
-        let verdicts = lose_recent(ring, self.arrived.saturating_sub(self.tolerance_units()));
+        let before = self.arrived.saturating_sub(self.tolerance_units());
+        let verdicts = lose_recent(ring, before, &mut self.sizes);
+        self.sizes.end_round(now);
         self.hold_back(now, ring);
         verdicts
+    }
+
+    /// What large packets came to: see `pmtu.rs`.
+    pub(super) fn sizes(&self) -> &HoleEvidence {
+        &self.sizes
+    }
+
+    pub(super) fn sizes_mut(&mut self) -> &mut HoleEvidence {
+        &mut self.sizes
     }
 
     /// A transmission of an older epoch has arrived: its route is still emptying itself, what comes after on it has
@@ -182,7 +192,8 @@ impl LossDetector {
         if let Some((before, at)) = self.held_back
             && now >= at
         {
-            verdicts += lose_recent(ring, before);
+            verdicts += lose_recent(ring, before, &mut self.sizes);
+            self.sizes.end_round(now);
             self.held_back = None;
             self.hold_back(now, ring);
         }
@@ -314,12 +325,17 @@ impl LossDetector {
 }
 
 /// Packets of the present epoch that were sent before `transmission` are lost.
-fn lose_recent<R: Copy>(ring: &mut SentRing<R>, transmission: u64) -> Verdicts {
+fn lose_recent<R: Copy>(
+    ring: &mut SentRing<R>,
+    transmission: u64,
+    sizes: &mut HoleEvidence,
+) -> Verdicts {
     let mut count = Count::default();
     while let Some((psn, slot)) = ring.oldest_recent() {
         if slot.transmission >= transmission {
             break;
         }
+        sizes.on_lost(slot.bytes);
         count.lose(ring, psn);
     }
     count.verdicts

@@ -10,6 +10,7 @@ mod bare;
 mod bits;
 pub mod entropy;
 mod loss;
+mod pmtu;
 mod probe;
 mod rtt;
 mod rx;
@@ -99,8 +100,6 @@ pub enum Bare {
     Probe,
     /// Asks for a grant.
     Announce,
-    /// Padded, to learn what size the route carries.
-    PmtuProbe,
     /// A UC or UD packet: it needs a stamp and nothing of it is remembered.
     Unreliable,
 }
@@ -135,9 +134,8 @@ pub struct BlockOutcome {
     pub acked_bytes: u64,
     /// Packets newly declared lost.
     pub lost: u32,
-    /// How often the one of these that was sent most often was sent: a packet lost eight times while others arrive is
-    /// too large for its route rather than unlucky.
-    pub most_transmissions: u16,
+    /// The route carries small packets and seems to swallow those of so many bytes (UDP payload) and more.
+    pub hole_bytes: Option<u32>,
     /// When the echoed transmission left, if it is news that something sent on the present route arrived.
     pub answered_sent_at: Option<Time>,
     /// Round trip of the echoed transmission, without the peer's delay.

@@ -253,13 +253,12 @@ impl<R: Copy> SentRing<R> {
         self.named(self.slot(psn).next)
     }
 
-    /// Declares a packet in flight lost; returns how often it was sent.
-    pub(super) fn declare_lost(&mut self, psn: Psn) -> u16 {
+    /// Declares a packet in flight lost.
+    pub(super) fn declare_lost(&mut self, psn: Psn) {
         let index = psn.since(self.base);
         debug_assert!(self.unacked.get(index) && !self.lost.get(index));
         self.leave_flight(psn);
         self.lost.set(index);
-        self.slot(psn).transmissions
     }
 
     fn named(&self, low: u16) -> Option<(Psn, &Slot<R>)> {

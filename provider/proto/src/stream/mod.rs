@@ -75,6 +75,29 @@ pub struct SegmentRef {
     pub role: Role,
 }
 
+impl SegmentRef {
+    /// No queue pair has so high a slot: local numbers have 14 bits.
+    const NOBODY: QpId = QpId::new(u16::MAX, u16::MAX);
+
+    /// A packet that carries no part of any message: a FILL, padded as if it carried `length` bytes.
+    pub const fn nothing(length: u16) -> Self {
+        Self {
+            qp: Self::NOBODY,
+            msn: Msn(0),
+            offset: 0,
+            length,
+            life: 0,
+            attempt: Attempt(0),
+            role: Role::Request,
+        }
+    }
+
+    /// Of [`Self::nothing`]: the bytes that its padding stands for, 0 once it goes without.
+    pub fn padding_for(&self) -> Option<u16> {
+        (self.qp == Self::NOBODY).then_some(self.length)
+    }
+}
+
 /// Why a queue pair must go to the error state now: the caller ends both halves by [`fail`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Failure {

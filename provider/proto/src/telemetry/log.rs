@@ -53,6 +53,8 @@ pub enum MoveCause {
     OwnPort,
     /// A plane that no working path is on is tried.
     PlaneTried,
+    /// Its plane went down at this host, or was switched off.
+    PlaneClosed,
     /// Its packets fared much worse than those of most other paths of the plane.
     WorseThanOthers,
     /// For no reason: a diagnostic (`METAROCE_REROLL_US`).
@@ -65,6 +67,7 @@ impl MoveCause {
             Self::Silence => "silence",
             Self::OwnPort => "own_port",
             Self::PlaneTried => "plane_tried",
+            Self::PlaneClosed => "plane_closed",
             Self::WorseThanOthers => "worse_than_others",
             Self::Reroll => "reroll",
         }
@@ -111,6 +114,11 @@ pub enum What {
     },
     /// Smaller packets from now on.
     PayloadShrunk {
+        /// Payload of a full packet.
+        payload_bytes: u16,
+    },
+    /// Larger packets from now on: some were proved to pass.
+    PayloadGrown {
         /// Payload of a full packet.
         payload_bytes: u16,
     },
@@ -226,6 +234,7 @@ impl What {
             Self::ConnectionEnded { .. } => "connection_ended",
             Self::PeerRestarted { .. } => "peer_restarted",
             Self::PayloadShrunk { .. } => "payload_shrunk",
+            Self::PayloadGrown { .. } => "payload_grown",
             Self::PathMoved { .. } => "path_moved",
             Self::PathRests => "path_rests",
             Self::PathReturns => "path_returns",
@@ -275,7 +284,7 @@ impl What {
             Self::PeerRestarted { incarnation } => {
                 smallvec![("incarnation", Field::Number(incarnation.0))]
             }
-            Self::PayloadShrunk { payload_bytes } => {
+            Self::PayloadShrunk { payload_bytes } | Self::PayloadGrown { payload_bytes } => {
                 smallvec![("payload_bytes", number(u32::from(payload_bytes)))]
             }
             Self::PathMoved {

@@ -23,6 +23,8 @@ pub struct EndpointInfo {
     pub active_senders: u32,
     /// What the host can take in, as far as it was measured.
     pub drain_bytes_per_s: Option<u64>,
+    /// What of that is promised to its senders, all together.
+    pub promised_bytes_per_s: u64,
     /// Bytes of packets that are held back for strict visibility.
     pub held_bytes: u64,
     /// The most that was held at a time since the start.
@@ -99,10 +101,59 @@ pub struct ConnectionInfo {
     pub window_bytes: u64,
     /// The rate that the peer allows, bytes per second; `u64::MAX` where it does not limit.
     pub grant_bytes_per_s: u64,
+    /// What its paths may travel on.
+    pub lanes: Vec<LaneInfo>,
     /// Its paths, as a sender.
     pub paths: Vec<PathInfo>,
     /// The peer's paths.
     pub receiving_paths: Vec<ReceivingPathInfo>,
+}
+
+/// The grants of a connection, in both directions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GrantsInfo {
+    /// The id that the peer sends with: that of its ACKs.
+    pub id: ConnectionId,
+    /// The id that we send with: that of our ACKs. 0 as long as it is unknown.
+    pub peer_id: ConnectionId,
+    /// The rate that the peer allows, bytes per second; `u64::MAX` where it does not limit.
+    pub grant_bytes_per_s: u64,
+    /// The peer is sending.
+    pub peer_active: bool,
+    /// It was measured to want no more than a part of what it gets (WIRE 8.17).
+    pub peer_limited: bool,
+    /// What of the drain is promised to it, in bytes per second: by the ACK that was made last. 0 as long as it was told
+    /// nothing since it began to send.
+    pub promised_bytes_per_s: u64,
+}
+
+/// A way between the two ends: a plane, with an address of each (WIRE 4.30).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LaneInfo {
+    /// The plane's number.
+    pub plane: u8,
+    /// Own address.
+    pub local: LocalIndex,
+    /// The peer's address and port.
+    pub destination: SocketAddr,
+    /// Both ends have a plane of this number.
+    pub joined: bool,
+    /// Packets can leave this host there, as far as it knows.
+    pub up: bool,
+    /// The program has not switched it off.
+    pub enabled: bool,
+    /// It is joined, or something was answered over it.
+    pub proved: bool,
+    /// Speed of the own link, 0 if not known.
+    pub speed_mbps: u32,
+    /// Speed of the peer's link, 0 if not known.
+    pub peer_speed_mbps: u32,
+    /// Paths on it …
+    pub paths: u32,
+    /// … and of them those that rest.
+    pub resting_paths: u32,
+    /// Payload sent on it, retransmissions not counted.
+    pub data_bytes_sent: u64,
 }
 
 /// What a path is doing.

@@ -257,10 +257,11 @@ impl Fields for Hello {
         p.field("message-span", &self.message_span)?;
         p.field("packet-span", &self.packet_span)?;
         for address in &self.addresses {
-            p.field(
-                "address",
-                &format_args!("{}@plane{}", address.gid, address.plane),
-            )?;
+            let (gid, plane) = (address.gid, address.plane);
+            match address.speed_mbps {
+                0 => p.field("address", &format_args!("{gid}@plane{plane}"))?,
+                mbps => p.field("address", &format_args!("{gid}@plane{plane}/{mbps}Mb/s"))?,
+            }
         }
         Ok(())
     }

@@ -148,7 +148,12 @@ pub struct PlaneAddress {
     pub gid: Gid,
     /// Its plane, as its owner numbers planes.
     pub plane: PlaneId,
+    /// Speed of its link in Mb/s, 24 bits; 0 if not known.
+    pub speed_mbps: u32,
 }
+
+/// The largest speed that an address can tell.
+pub const SPEED_MAX_MBPS: u32 = 0x00ff_ffff;
 
 /// Addresses of a HELLO; up to four need no allocation.
 pub type PlaneAddresses = SmallVec<[PlaneAddress; 4]>;
@@ -216,6 +221,7 @@ impl Hello {
                 .map(|address| PlaneAddress {
                     gid: Gid(get_array16(address, 0)),
                     plane: PlaneId(address[16]),
+                    speed_mbps: get_u24(address, 17),
                 })
                 .collect(),
         })
@@ -241,6 +247,7 @@ impl Hello {
         for (address, place) in self.addresses.iter().zip(places) {
             place[..16].copy_from_slice(&address.gid.0);
             place[16] = address.plane.0;
+            put_u24(place, 17, address.speed_mbps.min(SPEED_MAX_MBPS));
         }
     }
 }

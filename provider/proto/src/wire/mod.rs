@@ -44,7 +44,7 @@ pub use flags::{BaseFlags, DataFlags, OpenFlags, PathFlags};
 pub use items::{
     CLOSE_BYTES, ChecksumMode, CloseReason, CloseView, HELLO_ADDRESS_BYTES, HELLO_ADDRESSES_MAX,
     HELLO_BYTES, Hello, HelloIdentity, OPEN_BYTES, Open, PlaneAddress, PlaneAddresses, RESET_BYTES,
-    Reset, SHUT_BYTES, Shut, ShutReason,
+    Reset, SHUT_BYTES, SPEED_MAX_MBPS, Shut, ShutReason,
 };
 pub use opcode::{FillStatus, Opcode, Service};
 pub use types::*;

@@ -1,7 +1,7 @@
 //! What the host itself has: real RDMA devices, which stay visible, and the sysfs directories of network interfaces.
 
 use super::{Contents, Node};
-use crate::device::{Device, NAME_PREFIX};
+use crate::device::{Device, is_our_name};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -74,21 +74,21 @@ fn real_entries(root: &Path, class: &str) -> Vec<(PathBuf, PathBuf)> {
     };
     let real = |entry: fs::DirEntry| {
         let name = entry.file_name();
-        if name.to_string_lossy().starts_with(NAME_PREFIX) || name == "abi_version" {
+        if is_our_name(&name.to_string_lossy()) || name == "abi_version" {
             return None;
         }
         let ibdev = fs::read_to_string(entry.path().join("ibdev")).unwrap_or_default();
         let target = entry.path().canonicalize().ok()?;
-        let ours = ibdev.starts_with(NAME_PREFIX) || target == Path::new(super::NULL_DEVICE);
+        let ours = is_our_name(ibdev.trim()) || target == Path::new(super::NULL_DEVICE);
         (!ours).then(|| (Path::new(class).join(name), target))
     };
     entries.flatten().filter_map(real).collect()
 }
 
 /// Where the `device` link of a device leads: the hardware below its interface, or for a virtual one the interface
-/// itself. NCCL looks for it to place the NIC, and complains without. None if `/sys` shows another network namespace.
+/// itself; of several planes the first. NCCL looks for it to place the NIC, and complains without. None if `/sys` shows another network namespace.
 pub(super) fn device_directory(device: &Device) -> Option<PathBuf> {
-    let interface = Path::new("/sys/class/net").join(&device.interface);
+    let interface = Path::new("/sys/class/net").join(device.planes.first()?.interface.as_str());
     let index = fs::read_to_string(interface.join("ifindex")).ok()?;
     if index.trim() != device.index.to_string() {
         return None;

@@ -39,7 +39,7 @@ fn device(name: &str, addresses: &[&str]) -> Device {
         addresses: addresses.iter().map(|a| a.parse().unwrap()).collect(),
         ..Interface::default()
     };
-    Device::new(name, &interface)
+    Device::new(name, &[&interface])
 }
 
 fn libraries() -> Libraries {

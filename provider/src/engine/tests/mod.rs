@@ -53,6 +53,7 @@ impl End {
             addresses: vec![ip],
             gids: vec![Gid::from(ip)],
             node_guid: 1,
+            ..Device::default()
         };
         let context = Context::open(Arc::new(device)).unwrap();
         let pd = Arc::new(Pd::new().unwrap());
@@ -488,6 +489,7 @@ fn an_address_that_is_not_here_is_explained() {
         addresses: vec!["192.0.2.77".parse().unwrap()],
         gids: vec![],
         node_guid: 1,
+        ..Device::default()
     };
     let error = Engine::open(&Arc::new(device)).err().unwrap();
     assert_eq!(

@@ -268,8 +268,10 @@ impl Arrived {
     /// Takes a request's packet. True if its message is whole now.
     pub fn add(&mut self, header: &DataHeader) -> bool {
         let entry = self.bytes.entry(header.msn.0).or_default();
-        if entry.0 != header.attempt.0 {
-            *entry = (header.attempt.0, 0);
+        match header.attempt.0.wrapping_sub(entry.0).cast_signed() {
+            ..0 => return false,
+            0 => {}
+            1.. => *entry = (header.attempt.0, 0),
         }
         entry.1 += u64::from(header.payload_bytes);
         header.opcode == Opcode::ReadReq

@@ -11,6 +11,7 @@ mod responder;
 mod responses;
 mod safety;
 mod setup;
+mod sizes;
 mod vectors;
 mod visibility;
 
@@ -23,6 +24,7 @@ pub fn all() -> Vec<Script> {
         acks::SCRIPTS,
         vectors::SCRIPTS,
         losses::SCRIPTS,
+        sizes::SCRIPTS,
         moves::SCRIPTS,
         responder::SCRIPTS,
         responses::SCRIPTS,

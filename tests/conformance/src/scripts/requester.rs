@@ -22,7 +22,16 @@ pub fn sender(bench: &mut Bench) -> Result<usize> {
 
 /// As [`sender`], with options.
 pub fn sender_with(bench: &mut Bench, options: &ConnectOptions) -> Result<usize> {
-    bench.peer.hello.payload_bytes = PAYLOAD;
+    connect(bench, options, PAYLOAD)
+}
+
+/// As [`sender`], with packets of another payload.
+pub fn sender_of(bench: &mut Bench, payload_bytes: u16) -> Result<usize> {
+    connect(bench, &ConnectOptions::default(), payload_bytes)
+}
+
+fn connect(bench: &mut Bench, options: &ConnectOptions, payload_bytes: u16) -> Result<usize> {
+    bench.peer.hello.payload_bytes = payload_bytes;
     let at = bench.connect(options)?;
     bench.target.region(MESSAGE, 0x5a, "")?;
     bench.peer.answers.data = true;

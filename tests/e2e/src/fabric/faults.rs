@@ -1,4 +1,5 @@
-//! What goes wrong on purpose: loss, marks, reordering, speed limits, black holes, cut cables.
+//! What goes wrong on purpose: loss, marks, reordering, speed limits, black holes, also for large packets only, small MTUs,
+//! cut cables.
 //!
 //! All of it can be called while programs run on the hosts, by this process or another one (`cargo xtask fabric
 //! impair`); the kernel's own settings are the only memory of what is in force.
@@ -84,6 +85,35 @@ impl Fabric {
             late::set(&self.state, port, late_by)?;
             impair::set(&self.state, port, Change::Late(ppm))
         })
+    }
+
+    /// Lets UDP and TCP packets of more than `bytes` with their IP header vanish at `place`, as at a switch with a smaller
+    /// MTU; 0 ends it. Packets travel one by one meanwhile, as with loss.
+    ///
+    /// # Errors
+    /// As [`Fabric::set_loss_at`].
+    pub fn set_largest(&self, place: Place, bytes: u64) -> Result<()> {
+        self.filters(place)?
+            .iter()
+            .try_for_each(|port| match bytes {
+                0 => impair::end(&self.state, port, Change::Largest(0)),
+                _ => impair::set(&self.state, port, Change::Largest(bytes)),
+            })
+    }
+
+    /// The MTU of what `host` is connected to the planes with: its NICs, or its leaf's ports, and then the leaf tells who sends
+    /// larger packets (ICMP).
+    ///
+    /// # Errors
+    /// `ip` failed.
+    pub fn set_mtu(&self, host: Host, bytes: u32) -> Result<()> {
+        for plane in 1..=self.shape().planes() {
+            let port = topology::near_end(&self.state.name, self.shape(), host, plane);
+            let (bytes, device) = (bytes.to_string(), port.device.as_str());
+            let arguments = ["-n", &port.namespace, "link", "set", device, "mtu", &bytes];
+            crate::tool::run("ip", &arguments)?;
+        }
+        Ok(())
     }
 
     /// Limits the speed of the links at `place`. What waits in a queue when a limit is first put there, or

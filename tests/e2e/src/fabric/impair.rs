@@ -1,4 +1,4 @@
-//! Impairing single packets: loss, CE marks, and naming those that come late, by an XDP program at the ingress
+//! Impairing single packets: loss, holes for large ones, CE marks, and naming those that come late, by an XDP program at the ingress
 //! of a port (`bpf/impair.c`).
 //!
 //! Attached when a port is first given such an impairment. Settings change without re-attaching, so counts go
@@ -90,7 +90,7 @@ pub(super) struct Counts {
     pub late: u64,
 }
 
-/// What can be set at a port, of a million packets; the order is that of the program's map.
+/// What can be set at a port, most of it of a million packets; the order is that of the program's map.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Rates {
     /// UDP and TCP packets that vanish.
@@ -99,6 +99,8 @@ pub struct Rates {
     pub ce_ppm: u64,
     /// Packets that come late.
     pub late_ppm: u64,
+    /// Bytes of the largest packet that passes, with its IP header; 0 is no limit.
+    pub largest_bytes: u64,
 }
 
 /// One change of the rates at a port.
@@ -107,6 +109,7 @@ pub(super) enum Change {
     Loss(LossRates),
     Ce(u64),
     Late(u64),
+    Largest(u64),
 }
 
 impl Change {
@@ -116,6 +119,7 @@ impl Change {
             Self::Loss(rates) => vec![(0, rates.udp_ppm), (1, rates.tcp_ppm)],
             Self::Ce(ppm) => vec![(2, ppm)],
             Self::Late(ppm) => vec![(3, ppm)],
+            Self::Largest(bytes) => vec![(4, bytes)],
         }
     }
 }
@@ -213,11 +217,12 @@ pub(super) fn counts_of(program: &Program) -> Result<Counts> {
 
 /// The rates of a program.
 pub(super) fn rates_of(program: &Program) -> Result<Rates> {
-    let [udp_ppm, tcp_ppm, ce_ppm, late_ppm] = program.read("settings")?;
+    let [udp_ppm, tcp_ppm, ce_ppm, late_ppm, largest_bytes] = program.read("settings")?;
     Ok(Rates {
         loss: LossRates { udp_ppm, tcp_ppm },
         ce_ppm,
         late_ppm,
+        largest_bytes,
     })
 }
 

@@ -43,6 +43,8 @@ pub struct Impairment {
     pub ce_ppm: u64,
     /// Packets made late, of a million.
     pub reorder_ppm: u64,
+    /// Bytes of the largest packet that passes, with its IP header.
+    pub largest_bytes: Option<u64>,
     /// The speed, in bits per second.
     pub rate_bits_per_second: Option<u64>,
     /// Nothing gets through.
@@ -67,6 +69,9 @@ impl fmt::Display for Impairment {
             if ppm > 0 {
                 parts.push(format!("{name} {}%", percent(ppm)));
             }
+        }
+        if let Some(bytes) = self.largest_bytes {
+            parts.push(format!("nothing above {bytes} bytes"));
         }
         if let Some(bits) = self.rate_bits_per_second {
             parts.push(format!("rate {}mbit", bits as f64 / 1e6));
@@ -133,6 +138,7 @@ fn impairment(out: &Port, arrival: &Port) -> Result<Impairment> {
         tcp_loss_ppm: tcp_ppm,
         ce_ppm: rates.ce_ppm,
         reorder_ppm: rates.late_ppm,
+        largest_bytes: Some(rates.largest_bytes).filter(|bytes| *bytes > 0),
         rate_bits_per_second: rate.map(rate::Rate::bits_per_second),
         black_hole,
     })
@@ -152,10 +158,11 @@ mod tests {
         impairment.udp_loss_ppm = 10_000;
         impairment.ce_ppm = 500;
         impairment.rate_bits_per_second = Some(2_500_000_000);
+        impairment.largest_bytes = Some(1500);
         impairment.black_hole = true;
         assert_eq!(
             impairment.to_string(),
-            "UDP loss 1%, CE 0.05%, rate 2500mbit, black hole"
+            "UDP loss 1%, CE 0.05%, nothing above 1500 bytes, rate 2500mbit, black hole"
         );
     }
 }

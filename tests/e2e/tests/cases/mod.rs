@@ -13,12 +13,14 @@ mod gids;
 mod hostile;
 mod links;
 mod multipath;
+mod multiplane;
 mod nccl;
 mod neighbours;
 mod perftest;
 mod pingpong;
 mod planes;
 mod plugin;
+mod pmtu;
 mod scale;
 mod telemetry;
 mod trouble;
@@ -55,6 +57,8 @@ pub fn all() -> Vec<Case> {
         telemetry::cases(),
         trouble::cases(),
         planes::cases(),
+        pmtu::cases(),
+        multiplane::cases(),
         neighbours::cases(),
         links::cases(),
         container::cases(),

@@ -4,6 +4,8 @@
 mod bandwidth;
 mod bytes;
 
+pub use bandwidth::end as end_transfer;
+
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};

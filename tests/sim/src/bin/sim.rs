@@ -3,12 +3,13 @@
 
 use std::io::{self, ErrorKind, Write, stdout};
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Result, anyhow};
 use clap::{Args, CommandFactory, FromArgMatches, Parser};
 use metaroce_sim::performance::{self, Measuring};
-use metaroce_sim::scenario::{NAMES, Scenario, bulk, named, random};
+use metaroce_sim::scenario::{FIRST_CROWD_SEED, NAMES, Scenario, bulk, named, random};
 use metaroce_sim::trace::Show;
 use metaroce_sim::world::World;
 
@@ -76,7 +77,27 @@ struct Runs {
 const BATCH: u64 = 500;
 
 /// Fresh seeds begin here, where random scenarios have all faults.
-const FIRST_FRESH_SEED: u64 = 3_000_000;
+const FIRST_FRESH_SEED: u64 = FIRST_CROWD_SEED;
+
+/// Nobody reads what is said any more: `| head`.
+static UNHEARD: AtomicBool = AtomicBool::new(false);
+
+/// Prints a line. That nobody reads it is no failure, and does not keep one from being told by the exit status.
+macro_rules! say {
+    ($($line:tt)*) => {
+        hear(writeln!(stdout(), $($line)*))
+    };
+}
+
+fn hear(said: io::Result<()>) -> io::Result<()> {
+    match said {
+        Err(problem) if problem.kind() == ErrorKind::BrokenPipe => {
+            UNHEARD.store(true, Ordering::Relaxed);
+            Ok(())
+        }
+        other => other,
+    }
+}
 
 fn scenario_of(name: Option<&str>, seed: u64) -> Result<Scenario> {
     let Some(name) = name else {
@@ -103,9 +124,8 @@ fn measure_bulk(seed: u64, messages: u32) -> Result<()> {
             if loss == 0.0 {
                 lossless = goodput;
             }
-            writeln!(stdout(), "{outcome}")?;
-            writeln!(
-                stdout(),
+            say!("{outcome}")?;
+            say!(
                 "{planes} planes, loss {:.1} %: {:.2} Gb/s, {:.1} % kept, {:.0} packets per second of real time\n",
                 loss * 100.0,
                 goodput / 1e9,
@@ -136,25 +156,21 @@ fn run(arguments: &Arguments, first: u64, count: u64) -> Result<bool> {
         if !outcome.is_right() {
             wrong += 1;
             if arguments.runs.keep_going {
-                writeln!(stdout(), "seed {seed}: {}", outcome.violations[0])?;
+                say!("seed {seed}: {}", outcome.violations[0])?;
             } else {
-                writeln!(stdout(), "{outcome}")?;
+                say!("{outcome}")?;
                 let name = name.map(|name| format!(" {name}")).unwrap_or_default();
-                writeln!(
-                    stdout(),
-                    "again: cargo xtask sim{name} --seed {seed} --count 1 --trace"
-                )?;
+                say!("again: cargo xtask sim{name} --seed {seed} --count 1 --trace")?;
                 break;
             }
         } else if outcome.longest_wait_ns / 1_000_000 >= arguments.runs.slow {
-            writeln!(stdout(), "{}", outcome.summary())?;
+            say!("{}", outcome.summary())?;
         } else if count == 1 || trace {
-            writeln!(stdout(), "{outcome}")?;
+            say!("{outcome}")?;
         }
     }
     let seconds = started.elapsed().as_secs_f64();
-    writeln!(
-        stdout(),
+    say!(
         "{runs} runs, {wrong} wrong, {packets} packets, {seconds:.1} s, {:.0} packets/s",
         packets as f64 / seconds
     )?;
@@ -169,11 +185,12 @@ fn run_forever(arguments: &Arguments, seconds: u64) -> Result<bool> {
         0 => "until Ctrl-C".to_owned(),
         _ => format!("for {seconds} s"),
     };
-    writeln!(stdout(), "seeds from {seed} on, {until}")?;
+    say!("seeds from {seed} on, {until}")?;
     let mut right = true;
     while seconds == 0 || began.elapsed() < Duration::from_secs(seconds) {
         right &= run(arguments, seed, BATCH)?;
-        if !right && !arguments.runs.keep_going {
+        let unheard = UNHEARD.load(Ordering::Relaxed);
+        if unheard || (!right && !arguments.runs.keep_going) {
             break;
         }
         seed = seed
@@ -195,11 +212,10 @@ fn measure(scenario: &Measuring, options: &performance::Options, json: bool) -> 
     let figures = scenario.run(options).map_err(|problem| anyhow!(problem))?;
     let seconds = started.elapsed().as_secs_f64();
     if json {
-        writeln!(stdout(), "{}", figures.json())?;
+        say!("{}", figures.json())?;
     } else {
-        writeln!(stdout(), "{figures}")?;
-        writeln!(
-            stdout(),
+        say!("{figures}")?;
+        say!(
             "{} packets, {seconds:.1} s, {:.0} packets/s",
             figures.packets,
             figures.packets as f64 / seconds
@@ -235,14 +251,6 @@ fn main() -> ExitCode {
     match answer() {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
-        // Nobody reads on: `| head`.
-        Err(problem)
-            if problem
-                .downcast_ref::<io::Error>()
-                .is_some_and(|error| error.kind() == ErrorKind::BrokenPipe) =>
-        {
-            ExitCode::SUCCESS
-        }
         Err(problem) => {
             eprintln!("{problem:#}");
             ExitCode::FAILURE

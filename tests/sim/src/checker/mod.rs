@@ -6,9 +6,10 @@
 //! failure the rest is flushed; every byte is in place when its completion is reported, earlier WRITEs included; no byte
 //! outside of what a request in progress names is ever written or read; strict regions show the end of a WRITE last and
 //! WRITEs in order; atomics happen once; receive completions are in order and right in all fields. Placing is checked in
-//! `placing.rs`, completions in `completions.rs`.
+//! `placing.rs`, completions in `completions.rs`. Apart from programs, what hosts grant one another is checked in `grants.rs`.
 
 mod completions;
+mod grants;
 mod placing;
 mod ranges;
 
@@ -21,6 +22,7 @@ use crate::content::Content;
 use crate::memory::{RegionIndex, Span};
 use crate::{AgentId, NodeId};
 pub use completions::Look;
+pub use grants::{Grants, Host};
 pub use ranges::Ranges;
 
 /// Violations that are kept; the first one is what matters.
@@ -184,6 +186,9 @@ struct NodeMemory {
     windows: BTreeMap<(RegionIndex, u64), Window>,
     /// Memory that may be read by sends now: ends and how many requests name it.
     sources: BTreeMap<(RegionIndex, u64, u64), u32>,
+    /// Of these the ones that were asked for last, as long as nothing has changed.
+    last_window: Option<((RegionIndex, u64), Window)>,
+    last_source: Option<(RegionIndex, u64, u64)>,
 }
 
 /// See the file's head.

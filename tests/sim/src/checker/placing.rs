@@ -1,5 +1,7 @@
 //! Memory: what may be written and read when, and with what.
 
+use std::ops::Range;
+
 use metaroce_proto::types::{RqId, Time};
 
 use super::{Kind, Ledger, NodeMemory, Target, Window};
@@ -20,6 +22,42 @@ fn difference(wanted: &[u8], found: &[u8]) -> Option<String> {
     ))
 }
 
+impl NodeMemory {
+    /// The window that some bytes are in, and where it begins. Mostly that of the bytes before them.
+    fn find_window(&mut self, region: RegionIndex, bytes: Range<u64>) -> Option<(u64, Window)> {
+        let is_in = |at: (RegionIndex, u64), window: &Window| {
+            at.0 == region && at.1 <= bytes.start && bytes.end <= window.end
+        };
+        if let Some((at, window)) = self.last_window
+            && bytes.start < window.end
+            && is_in(at, &window)
+        {
+            return Some((at.1, window));
+        }
+        let (at, window) = self.windows.range(..=(region, bytes.start)).next_back()?;
+        if !is_in(*at, window) {
+            return None;
+        }
+        self.last_window = Some((*at, *window));
+        Some((at.1, *window))
+    }
+
+    /// Whether sends may read some bytes now.
+    fn is_source(&mut self, region: RegionIndex, bytes: Range<u64>) -> bool {
+        let is_in = |source: &(RegionIndex, u64, u64)| {
+            source.0 == region && source.1 <= bytes.start && bytes.end <= source.2
+        };
+        if self.last_source.as_ref().is_some_and(is_in) {
+            return true;
+        }
+        let most = (region, bytes.start, u64::MAX);
+        let from = self.sources.range(..=most).rev().map(|(source, _)| source);
+        let of_region = from.take_while(|source| source.0 == region);
+        self.last_source = of_region.take(4).find(|source| is_in(source)).copied();
+        self.last_source.is_some()
+    }
+}
+
 impl Ledger {
     pub(super) fn memory(&mut self, node: NodeId) -> &mut NodeMemory {
         if self.memories.len() <= node.0 {
@@ -37,6 +75,7 @@ impl Ledger {
                 target,
                 offset,
             };
+            memory.last_window = None;
             let previous = memory.windows.insert((span.region, span.addr), window);
             debug_assert!(
                 previous.is_none(),
@@ -49,6 +88,7 @@ impl Ledger {
     pub(super) fn close_windows(&mut self, node: NodeId, spans: &[Span]) {
         let memory = self.memory(node);
         for span in spans.iter().filter(|span| span.length > 0) {
+            memory.last_window = None;
             memory.windows.remove(&(span.region, span.addr));
         }
     }
@@ -64,6 +104,7 @@ impl Ledger {
             if let Some(count) = memory.sources.get_mut(&key) {
                 *count -= 1;
                 if *count == 0 {
+                    memory.last_source = None;
                     memory.sources.remove(&key);
                 }
             }
@@ -81,10 +122,10 @@ impl Ledger {
         bytes: &[u8],
     ) {
         self.placed_bytes += bytes.len() as u64;
-        let found = self.memories.get(node.0).and_then(|memory| {
-            let (at, window) = memory.windows.range(..=(region, addr)).next_back()?;
-            (at.0 == region && addr + bytes.len() as u64 <= window.end).then_some((at.1, *window))
-        });
+        let found = self
+            .memories
+            .get_mut(node.0)
+            .and_then(|memory| memory.find_window(region, addr..addr + bytes.len() as u64));
         let Some((start, window)) = found else {
             let what = format!(
                 "{node}: {} bytes at {region:?} {addr:#x} were written for no request",
@@ -278,12 +319,10 @@ impl Ledger {
             return;
         }
         let end = addr + u64::from(length);
-        let allowed = self.memories.get(node.0).is_some_and(|memory| {
-            let from = memory.sources.range(..=(region, addr, u64::MAX)).rev();
-            from.take_while(|(source, _)| source.0 == region)
-                .take(4)
-                .any(|(source, _)| source.1 <= addr && end <= source.2)
-        });
+        let allowed = self
+            .memories
+            .get_mut(node.0)
+            .is_some_and(|memory| memory.is_source(region, addr..end));
         if !allowed {
             let what = format!(
                 "{node}: {length} bytes at {region:?} {addr:#x} were read for no request in progress"

@@ -71,6 +71,8 @@ pub struct LinkCounters {
     pub marks: u64,
     /// Packets lost by the loss process.
     pub lost: u64,
+    /// Packets lost because they were larger than it carries.
+    pub too_large: u64,
     /// Packets lost because they were damaged.
     pub damaged: u64,
     /// Packets delivered once more.
@@ -99,6 +101,8 @@ pub struct Link {
     queue: VecDeque<(u64, u32)>,
     queued_bytes: u64,
     free_at_ps: u64,
+    /// Larger packets vanish, everything counted that takes time on the wire.
+    largest_bytes: u64,
     is_down: bool,
     went_down: Option<Time>,
     loss: LossProcess,
@@ -115,6 +119,7 @@ impl Link {
             queue: VecDeque::new(),
             queued_bytes: 0,
             free_at_ps: 0,
+            largest_bytes: u64::MAX,
             is_down: false,
             went_down: None,
             loss: LossProcess::default(),
@@ -148,6 +153,11 @@ impl Link {
     /// From now on it loses packets like this.
     pub fn set_loss(&mut self, loss: Loss) {
         self.loss = LossProcess::new(loss);
+    }
+
+    /// From now on larger packets vanish, everything counted that takes time on the wire.
+    pub fn set_largest(&mut self, bytes: u64) {
+        self.largest_bytes = bytes;
     }
 
     /// From now on it treats packets like this.
@@ -197,6 +207,10 @@ impl Link {
         if self.is_down {
             self.counters.dark += 1;
             return Err(Fate::Dark);
+        }
+        if u64::from(bytes) > self.largest_bytes {
+            self.counters.too_large += 1;
+            return Err(Fate::TooLarge);
         }
         let before = self.queued_bytes(now);
         let after = before + u64::from(bytes);

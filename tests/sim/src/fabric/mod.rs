@@ -80,6 +80,11 @@ pub enum Change {
     },
     /// They lose packets.
     Lose(Loss),
+    /// They swallow larger UDP payloads.
+    Narrow {
+        /// The largest that passes.
+        largest_bytes: u64,
+    },
     /// They deliver packets late, in another order, twice or damaged.
     Disorder(Disorder),
 }
@@ -156,6 +161,7 @@ impl Fabric {
                 Change::Rate { bits_per_s } => link.set_rate(bits_per_s),
                 Change::Delay { ns } => link.set_delay(ns),
                 Change::Lose(loss) => link.set_loss(loss),
+                Change::Narrow { largest_bytes } => link.set_largest(largest_bytes + LOWER_BYTES),
                 Change::Disorder(disorder) => link.set_disorder(disorder),
             }
         }
@@ -241,6 +247,7 @@ impl Fabric {
             sum.overflows += one.overflows;
             sum.marks += one.marks;
             sum.lost += one.lost;
+            sum.too_large += one.too_large;
             sum.damaged += one.damaged;
             sum.duplicated += one.duplicated;
             sum.dark += one.dark;

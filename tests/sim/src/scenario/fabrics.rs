@@ -46,7 +46,8 @@ pub(super) fn perhaps_on_fabric(scenario: &mut Scenario) {
     place.move_faults(rng, &mut scenario.faults);
     let drain_bits_per_s = pick(rng, &[None, Some(10_000_000_000), Some(1_000_000_000)]);
     for host in &mut scenario.hosts {
-        host.drain_bits_per_s = drain_bits_per_s;
+        // That of a crowd is drawn already.
+        host.drain_bits_per_s = host.drain_bits_per_s.or(drain_bits_per_s);
     }
     scenario.fabric = Some(fabric);
 }
@@ -230,7 +231,7 @@ mod tests {
                     }
                     Change::Rate { .. } => found[6] += 1,
                     Change::Delay { .. } => found[7] += 1,
-                    Change::Down | Change::Up => {}
+                    Change::Down | Change::Up | Change::Narrow { .. } => {}
                 }
             }
             let faults = scenario.faults.iter().map(|(_, fault)| fault);

@@ -1,8 +1,11 @@
-//! What is simulated: hosts, network, programs and what happens to them. Scenarios are drawn from a seed (`random.rs`, and `fabrics.rs` for those over a fabric)
+//! What is simulated: hosts, network, programs and what happens to them. Scenarios are drawn from a seed (`random.rs`; `crowds.rs`
+//! for those in which many send to one, `fabrics.rs` for those over a fabric, `narrow.rs` for holes that swallow large packets)
 //! or named (`named`, `named.rs`).
 
+mod crowds;
 mod fabrics;
 mod named;
+mod narrow;
 mod random;
 
 use crate::NodeId;
@@ -13,7 +16,8 @@ use crate::node::HostConfig;
 pub use crate::program::Pair;
 use crate::workload::Workload;
 
-pub use named::{NAMES, bulk, bulk_to_one, named};
+pub use crowds::FIRST_CROWD_SEED;
+pub use named::{NAMES, WRONG, bulk, bulk_to_one, granting, named};
 pub use random::random;
 
 /// Something that happens to the world while it runs.
@@ -41,6 +45,11 @@ pub enum Fault {
     },
     /// From now on this part of the packets is lost.
     Loss(f64),
+    /// From now on larger UDP payloads vanish.
+    Narrow {
+        /// The largest that passes.
+        largest_bytes: u64,
+    },
     /// Something happens to links, of a scenario that has a fabric.
     Links(Links, Change),
     /// A process dies; if `silent` its whole host.

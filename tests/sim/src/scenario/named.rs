@@ -43,10 +43,23 @@ pub const NAMES: &[&str] = &[
     "reroll",
     "reroll-lossy",
     "reroll-skewed",
+    "hole",
+    "hole-lossy",
+    "hole-at-first",
+    "hole-for-a-while",
 ];
+
+/// One that [`named`] knows as well, and that does not hold: its hosts grant twice what they may.
+pub const WRONG: &str = "grants-twice";
 
 /// Every scenario with a name, or `None`.
 pub fn named(name: &str, seed: u64) -> Option<Scenario> {
+    if name == WRONG {
+        return Some(Scenario {
+            name: name.into(),
+            ..granting(seed, 2)
+        });
+    }
     let all = Workload::default();
     let mut scenario = Scenario::two(name, seed, all.clone());
     let (a, b) = (NodeId(0), NodeId(1));
@@ -246,6 +259,21 @@ pub fn named(name: &str, seed: u64) -> Option<Scenario> {
             }
             edit(&mut scenario, &|w| w.messages = 400);
         }
+        "hole" | "hole-lossy" | "hole-at-first" | "hole-for-a-while" => {
+            if name == "hole-lossy" {
+                network.loss = 0.1;
+            }
+            let narrow = |largest_bytes| Fault::Narrow { largest_bytes };
+            let at_ns = if name == "hole-at-first" { 0 } else { 400_000 };
+            scenario.faults = vec![(at_ns, narrow(1_472))];
+            if name == "hole-for-a-while" {
+                // Over before it is found out, or a moment later.
+                scenario.faults.push((50_000_000, narrow(u64::MAX)));
+            }
+            edit(&mut scenario, &|w| {
+                (w.messages, w.max_bytes) = (400, 50_000)
+            });
+        }
         _ => return named_late(name, scenario),
     }
     Some(scenario)
@@ -344,5 +372,15 @@ pub fn bulk_to_one(seed: u64, senders: usize, messages: u32) -> Scenario {
             ..pair.clone()
         })
         .collect();
+    scenario
+}
+
+/// Four hosts send to one, and all that receive grant so many times what they may.
+pub fn granting(seed: u64, times: u32) -> Scenario {
+    let mut scenario = bulk_to_one(seed, 4, 100);
+    for host in &mut scenario.hosts {
+        host.drain_bits_per_s = Some(5_000_000_000);
+        host.grants_times = times;
+    }
     scenario
 }

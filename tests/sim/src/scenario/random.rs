@@ -6,7 +6,7 @@ use metaroce_proto::types::Driving;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-use super::{Fault, Pair, Scenario, fabrics};
+use super::{Fault, Pair, Scenario, crowds, fabrics, narrow};
 use crate::NodeId;
 use crate::network::NetworkConfig;
 use crate::node::HostConfig;
@@ -138,7 +138,9 @@ pub fn random(seed: u64) -> Scenario {
         carry_payloads: true,
         sample_ns: 0,
     };
+    crowds::perhaps_a_crowd(&mut scenario);
     fabrics::perhaps_on_fabric(&mut scenario);
+    narrow::perhaps_narrow(&mut scenario);
     if seed >= fabrics::FIRST_FABRIC_SEED {
         // Not drawn: earlier seeds keep their meaning.
         let congestion = &ALGORITHMS[(seed / 2) as usize % ALGORITHMS.len()];

@@ -6,9 +6,11 @@ use metaroce_proto::endpoint::RxMeta;
 use metaroce_proto::event::Event;
 use metaroce_proto::train::{Piece, Train};
 use metaroce_proto::types::{LocalIndex, Time};
+use metaroce_proto::wire::{self, Packet};
 
 use super::{What, World};
 use crate::NodeId;
+use crate::checker::Host;
 use crate::memory::HostView;
 use crate::network::{Datagram, owner, slot_of};
 use crate::node::{Life, PORT_BASE};
@@ -20,6 +22,9 @@ const ROUNDS_MAX: u32 = 10_000;
 
 /// Turns in a row that a timer asked for at once and that did nothing.
 const SPINS_MAX: u32 = 1_000;
+
+/// Datagrams that are kept to be used again: more than are read between two that are sent.
+const SPARE_MAX: usize = 1_024;
 
 /// After this an idle timer is asked again, whatever it says: it stands for the least time that a turn takes.
 const TURN_NS: u64 = 200;
@@ -111,6 +116,16 @@ impl World {
             }
             node.endpoint.handle_datagram(now, &meta, bytes, &mut host);
             count += 1;
+            if let (Some(grants), Ok(Packet::Ack(ack))) = (&mut self.grants, Packet::parse(bytes)) {
+                let mut connections = node.endpoint.grants();
+                // Under an id that a restarted peer was given and has not shown to know, nothing counts yet (WIRE 3.5).
+                if connections.any(|connection| connection.id == ack.base.connection) {
+                    grants.on_came(id, &ack);
+                }
+            }
+            if self.spare.len() < SPARE_MAX {
+                self.spare.push(datagram);
+            }
         }
         if count > 0 {
             node.endpoint.handle_batch_end(now, &mut host);
@@ -121,6 +136,7 @@ impl World {
             node.endpoint
                 .set_receive_pressure(now, fill_per_mille, drops);
         }
+        self.check_grants_kept(id);
         count
     }
 
@@ -191,7 +207,37 @@ impl World {
             }
         }
         self.nodes[id.0].train = train;
+        self.check_grants_made(id);
         packets
+    }
+
+    /// What a node grants to those that it has sent ACKs.
+    fn check_grants_made(&mut self, id: NodeId) {
+        let node = &self.nodes[id.0];
+        let Some(grants) = &mut self.grants else {
+            return;
+        };
+        let host = Host {
+            node: id,
+            now: self.now,
+            payload_bytes: node.config.payload_bytes,
+            paused_until: node.paused_until,
+            timer_slack_ns: node.config.timer_slack_ns,
+            info: node.endpoint.info(),
+        };
+        if let Some(wrong) = grants.check_left(&host, node.endpoint.grants()) {
+            self.ledger.violate(self.now, format!("{id}: {wrong}"));
+        }
+    }
+
+    /// Which grants a node keeps to that has read ACKs.
+    fn check_grants_kept(&mut self, id: NodeId) {
+        let Some(grants) = &mut self.grants else {
+            return;
+        };
+        if let Some(wrong) = grants.check_came(id, self.nodes[id.0].endpoint.grants()) {
+            self.ledger.violate(self.now, format!("{id}: {wrong}"));
+        }
     }
 
     /// What a train must be for one send call.
@@ -255,23 +301,60 @@ impl World {
             );
             return;
         }
-        for index in 0..train.segments().len() {
-            let Some(bytes) = self.gather(id, train, index) else {
+        let mut bytes = std::mem::take(&mut self.gathered);
+        for (index, segment) in train.segments().iter().enumerate() {
+            if !self.gather(id, train, index, &mut bytes) {
                 continue;
-            };
-            let destination = route.destination;
-            let datagram = Box::new(Datagram {
+            }
+            self.note_ack(id, &mut bytes);
+            let datagram = Datagram {
                 from: id,
                 to,
                 plane,
                 slot: route.source,
-                destination,
+                destination: route.destination,
                 ce: false,
-                uncarried_bytes: train.segments()[index].length - bytes.len() as u32,
-                bytes,
-            });
+                uncarried_bytes: segment.length - bytes.len() as u32,
+                bytes: Rc::default(),
+            };
+            let datagram = self.pack(datagram, &bytes);
             self.note(Fate::Sent, &datagram);
             self.send_datagram(datagram);
+        }
+        self.gathered = bytes;
+    }
+
+    /// A datagram with these bytes, in the place of one that was read, if there is one.
+    fn pack(&mut self, mut datagram: Datagram, bytes: &[u8]) -> Box<Datagram> {
+        let Some(mut place) = self.spare.pop() else {
+            datagram.bytes = bytes.into();
+            return Box::new(datagram);
+        };
+        std::mem::swap(&mut datagram.bytes, &mut place.bytes);
+        match Rc::get_mut(&mut datagram.bytes) {
+            Some(old) if old.len() == bytes.len() => old.copy_from_slice(bytes),
+            _ => datagram.bytes = bytes.into(),
+        }
+        *place = datagram;
+        place
+    }
+
+    /// An ACK leaves, as its host would have it, with what a host that is wrong makes of it.
+    fn note_ack(&mut self, id: NodeId, bytes: &mut Vec<u8>) {
+        let Some(grants) = &mut self.grants else {
+            return;
+        };
+        let Ok(Packet::Ack(mut ack)) = Packet::parse(bytes) else {
+            return;
+        };
+        let times = self.nodes[id.0].config.grants_times;
+        let granted = &mut ack.allowance.grant_kib_per_s;
+        *granted = granted.saturating_mul(times);
+        grants.on_left(id, &ack);
+        if times != 1
+            && let Some(wrong) = wire::emit_again(&Packet::Ack(ack), bytes.len())
+        {
+            *bytes = wrong;
         }
     }
 
@@ -296,12 +379,11 @@ impl World {
         }
     }
 
-    /// The bytes of a packet, as far as they are carried; `None`, and the endpoint told, where its memory cannot be read.
-    fn gather(&mut self, id: NodeId, train: &Train, index: usize) -> Option<Rc<[u8]>> {
+    /// The bytes of a packet, as far as they are carried; false, and the endpoint told, where its memory cannot be read.
+    fn gather(&mut self, id: NodeId, train: &Train, index: usize, packet: &mut Vec<u8>) -> bool {
         let now = self.now;
         let segment = &train.segments()[index];
         let node = &mut self.nodes[id.0];
-        let mut packet = std::mem::take(&mut self.gathered);
         packet.clear();
         // Of a packet out of hollow memory only what is before its payload is carried.
         let (hollow, mut whole) = (node.memory.is_hollow(), true);
@@ -330,7 +412,7 @@ impl World {
                                     now,
                                     format!("{id}: a packet without owner reads memory"),
                                 );
-                                return None;
+                                return false;
                             };
                             let mut host = HostView {
                                 node: id,
@@ -339,15 +421,13 @@ impl World {
                                 ledger: &mut self.ledger,
                             };
                             node.endpoint.handle_bad_memory(now, owner, &mut host);
-                            return None;
+                            return false;
                         }
                     }
                 }
             }
         }
-        let carried = Rc::from(&packet[..]);
-        self.gathered = packet;
-        Some(carried)
+        true
     }
 
     /// When the node gets its next turn, after work of `work_ns`.

@@ -50,6 +50,11 @@ impl World {
                     network.config_mut().loss = *loss;
                 }
             }
+            Fault::Narrow { largest_bytes } => {
+                if let Some(network) = self.network(fault) {
+                    network.config_mut().largest_bytes = *largest_bytes;
+                }
+            }
             Fault::Links(links, change) => {
                 let found = match &mut self.wires {
                     Wires::Fabric(fabric) => fabric.change(self.now, *links, *change),
@@ -154,6 +159,9 @@ impl World {
     fn restart(&mut self, id: NodeId) {
         if self.nodes[id.0].is_up() {
             self.kill(id, false);
+        }
+        if let Some(grants) = &mut self.grants {
+            grants.forget(id);
         }
         let seed = self.rng.next_u64();
         self.nodes[id.0].restart(self.planes, seed, self.now);

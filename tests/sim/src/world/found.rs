@@ -1,6 +1,5 @@
 //! What is noted while a world runs, and what it comes to in the end.
 
-use metaroce_proto::telemetry::{ConnectionInfo, PathInfo};
 use metaroce_proto::types::Time;
 
 use super::{START, What, World};
@@ -23,12 +22,7 @@ impl World {
     }
 
     pub(super) fn look(&mut self) {
-        let rate = |node: &Node| {
-            node.endpoint
-                .connections()
-                .map(|info| allowed_rate(&info))
-                .sum()
-        };
+        let rate = |node: &Node| node.endpoint.allowed_bytes_per_s().sum();
         let rate_bytes_per_s = self.nodes.iter().map(rate).collect();
         let now = self.now;
         let mut into_first = |plane| {
@@ -105,6 +99,7 @@ impl World {
             passed: self.exchange.map(Progress::into_passed).unwrap_or_default(),
             samples: self.samples,
             resting_paths: self.resting_paths,
+            shared_grants: self.grants.map_or(0, |grants| grants.shared()),
             agents,
             connections: connections.collect(),
             packets_seen: if self.ledger.violations().is_empty() {
@@ -114,12 +109,4 @@ impl World {
             },
         }
     }
-}
-
-/// The rate that a sender is held to: its windows over their round trips, and what the peer grants.
-fn allowed_rate(info: &ConnectionInfo) -> u64 {
-    let of_path = |path: &PathInfo| path.window_packets * 1e9 / path.srtt_ns as f64;
-    let paths = info.paths.iter().filter(|path| path.srtt_ns > 0);
-    let own = paths.map(of_path).sum::<f64>() * f64::from(info.payload_bytes);
-    (own as u64).min(info.grant_bytes_per_s)
 }

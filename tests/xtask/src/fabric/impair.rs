@@ -34,6 +34,9 @@ pub struct Arguments {
     /// How late they come, in microseconds (default: 200).
     #[arg(long, value_name = "US", requires = "reorder")]
     late_us: Option<u64>,
+    /// Bytes of the largest packet that passes, with its IP header, as through a switch with a smaller MTU; 0 ends it.
+    #[arg(long, value_name = "BYTES")]
+    largest: Option<u64>,
     /// Speed of the links: 2gbit, 500mbit; none ends the limit.
     #[arg(long, value_name = "SPEED")]
     rate: Option<OrNone<Rate>>,
@@ -41,10 +44,10 @@ pub struct Arguments {
     /// become black holes, and no others are; none ends it.
     #[arg(long, value_name = "PLANES")]
     blackhole: Option<OrNone<Places>>,
-    /// Only this plane, from 1 (of loss, ce, reorder and rate; default: all).
+    /// Only this plane, from 1 (of loss, ce, reorder, largest and rate; default: all).
     #[arg(long, value_name = "N")]
     plane: Option<u8>,
-    /// Only this direction (of loss, ce, reorder and rate): ab, ba, to-c, from-c.
+    /// Only this direction (of loss, ce, reorder, largest and rate): ab, ba, to-c, from-c.
     #[arg(long, default_value_t = Direction::Both)]
     direction: Direction,
     /// Only what arrives at this host: the same as --direction to-HOST.
@@ -125,15 +128,18 @@ impl Arguments {
         let elsewhere = self.loss.is_some()
             || self.ce.is_some()
             || self.reorder.is_some()
+            || self.largest.is_some()
             || self.rate.is_some();
         if !elsewhere && self.place() != Place::ALL {
             bail!(
-                "--plane, --direction and --host say where --loss, --ce, --reorder and --rate are wanted, and \
+                "--plane, --direction and --host say where --loss, --ce, --reorder, --largest and --rate are wanted, and \
                  none of these is given; a black hole is given its place itself: --blackhole 2:ab"
             );
         }
         if !elsewhere && self.blackhole.is_none() && !self.clear {
-            bail!("say what is wanted: --loss, --ce, --reorder, --rate, --blackhole or --clear");
+            bail!(
+                "say what is wanted: --loss, --ce, --reorder, --largest, --rate, --blackhole or --clear"
+            );
         }
         if self.per_packet && self.loss != Some(0) {
             bail!("--per-packet says how to travel without loss: it goes with --loss 0 only");
@@ -163,6 +169,9 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             .late_us
             .map_or(DEFAULT_LATE_BY, Duration::from_micros);
         fabric.set_reorder(place, ppm, late_by)?;
+    }
+    if let Some(bytes) = arguments.largest {
+        fabric.set_largest(place, bytes)?;
     }
     match arguments.rate {
         Some(OrNone::Some(rate)) => fabric.set_rate(place, rate)?,
@@ -211,6 +220,7 @@ mod tests {
                 "2",
             ],
             &["--rate", "none", "--plane", "2"],
+            &["--largest", "1500", "--direction", "ab"],
             &["--blackhole", "none"],
             &["--blackhole", "1:ab,3"],
             &["--clear"],

@@ -4,6 +4,8 @@ mod chaos;
 mod failure;
 mod forged;
 mod network;
+mod planes;
+mod pmtu;
 mod scale;
 mod setup;
 mod telemetry;

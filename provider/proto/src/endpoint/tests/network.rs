@@ -169,9 +169,17 @@ pub(super) struct Network {
     train: Train,
     /// Source addresses whose packets vanish: a dead plane.
     pub cut: Vec<IpAddr>,
+    /// Nothing passes from one plane to another.
+    pub planes_apart: bool,
     /// Packets carried, for tests that look at them.
     pub sniffed: Option<Vec<Vec<u8>>>,
     pub carried: u64,
+    /// Larger packets vanish, or are answered by ICMP, once so many packets were carried.
+    pub largest: usize,
+    pub narrow_after: u64,
+    pub tells_largest: bool,
+    /// Only those from this address.
+    pub narrow: Option<IpAddr>,
 }
 
 pub(super) fn config(index: u16, addresses: &[IpAddr]) -> EndpointConfig {
@@ -185,6 +193,7 @@ pub(super) fn config(index: u16, addresses: &[IpAddr]) -> EndpointConfig {
                 ip: *ip,
                 scope_id: 0,
                 plane: plane as u8,
+                speed_mbps: 0,
             })
             .collect(),
         source_slots: 16,
@@ -217,8 +226,13 @@ impl Network {
             sequence: 0,
             train: Train::default(),
             cut: Vec::new(),
+            planes_apart: false,
             sniffed: None,
             carried: 0,
+            largest: usize::MAX,
+            narrow_after: 0,
+            tells_largest: false,
+            narrow: None,
         }
     }
 
@@ -245,12 +259,25 @@ impl Network {
 
     /// Two hosts with `planes` addresses each.
     pub(super) fn pair(seed: u64, weather: Weather, planes: u8) -> Self {
+        Self::unequal_pair(seed, weather, [planes; 2])
+    }
+
+    /// Two hosts with so many addresses.
+    pub(super) fn unequal_pair(seed: u64, weather: Weather, planes: [u8; 2]) -> Self {
         let mut network = Self::new(seed, weather);
-        for host in 1..=2 {
+        for (host, planes) in (1..).zip(planes) {
             let addresses: Vec<_> = (0..planes).map(|plane| ip(host, plane)).collect();
             network.add(config(u16::from(host), &addresses));
         }
         network
+    }
+
+    fn joins(&self, from: IpAddr, to: IpAddr) -> bool {
+        let plane = |ip| match ip {
+            IpAddr::V4(v4) => Ipv4Addr::octets(&v4)[1],
+            IpAddr::V6(_) => 0,
+        };
+        !self.planes_apart || plane(from) == plane(to)
     }
 
     // ---- Programs ----
@@ -473,7 +500,16 @@ impl Network {
         if let Some(sniffed) = &mut self.sniffed {
             sniffed.push(bytes.clone());
         }
-        if self.cut.contains(&from.ip()) || self.rng.random_bool(self.weather.loss) {
+        let vanishes = self.cut.contains(&from.ip()) || !self.joins(from.ip(), to.ip());
+        if vanishes || self.rng.random_bool(self.weather.loss) {
+            return;
+        }
+        let narrow = self.narrow.is_none_or(|narrow| narrow == from.ip())
+            && self.carried > self.narrow_after;
+        if bytes.len() > self.largest && narrow {
+            if self.tells_largest {
+                self.too_large(from, to);
+            }
             return;
         }
         let skew = if self.weather.skew_ns == 0 {
@@ -545,6 +581,20 @@ impl Network {
                     .handle_unreachable(now, to, Some(SourceSlot(slot as u8)));
             }
         }
+    }
+
+    fn too_large(&mut self, from: SocketAddr, to: SocketAddr) {
+        let mut nodes = self.nodes.iter_mut();
+        let Some(node) = nodes.find(|node| node.addresses.contains(&from.ip())) else {
+            return;
+        };
+        let route = Route {
+            local: LocalIndex(0),
+            source: SourceSlot(0),
+            destination: to,
+        };
+        let bytes = self.largest as u32 + 1;
+        node.endpoint.handle_too_large(self.now, route, bytes);
     }
 
     /// The next thing that happens; false if nothing will.

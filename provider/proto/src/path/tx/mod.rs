@@ -159,6 +159,11 @@ impl<R: Copy> PathTx<R> {
         self.ring.replace(psn, record, bytes);
     }
 
+    /// Packets as large as any that was lost were proved to pass: a hole would be a new one.
+    pub fn forget_sizes(&mut self) {
+        self.loss.sizes_mut().forget();
+    }
+
     /// Stamps a packet without a PSN of its own.
     pub fn send_bare(&mut self, now: Time, kind: Bare) -> Sent {
         let sent = self.next_transmission(now);
@@ -259,7 +264,7 @@ impl<R: Copy> PathTx<R> {
         }
         let verdicts = self.judge(now, block.epoch, echo);
         outcome.lost = verdicts.lost;
-        outcome.most_transmissions = verdicts.most_transmissions;
+        outcome.hole_bytes = self.loss.sizes().hole_bytes();
         if outcome.news {
             self.probe.on_news(now);
         }
@@ -336,6 +341,7 @@ impl<R: Copy> PathTx<R> {
             let slot = self.ring.acknowledge(index);
             outcome.acked_packets += 1;
             outcome.acked_bytes += u64::from(slot.bytes);
+            self.loss.sizes_mut().on_arrived(slot.bytes);
             if slot.transmission == echo {
                 echoed_sent_at = Some(slot.sent_at);
             }

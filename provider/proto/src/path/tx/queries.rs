@@ -1,7 +1,7 @@
 //! What others may ask a path, and the settings that come from outside.
 
 use crate::cc::PathWindow;
-use crate::path::{PathTx, RoundTrip};
+use crate::path::{PathTx, RoundTrip, SPAN_PACKETS};
 use crate::types::Time;
 use crate::wire::{Epoch, PathId, Psn};
 
@@ -58,11 +58,16 @@ impl<R: Copy> PathTx<R> {
         self.ring.bytes_in_flight()
     }
 
-    /// How often an outstanding packet was sent: one that is lost again and again while probes are answered may be
-    /// too large for the route.
+    /// How often an outstanding packet was sent.
     #[must_use]
     pub fn transmissions(&self, psn: Psn) -> Option<u16> {
         self.ring.get(psn).map(|slot| slot.transmissions)
+    }
+
+    /// Whether a packet more can be numbered, whatever the window says.
+    #[must_use]
+    pub fn has_psn(&self) -> bool {
+        self.ring.span() < SPAN_PACKETS
     }
 
     /// Round-trip estimate.

@@ -513,7 +513,7 @@ pub static HELLO_ADDRESS: Layout = Layout {
     fields: &[
         field("gid", "GID", 0, 128, Kind::Gid),
         field("plane", "plane", 16, 8, NUMBER),
-        reserved("reserved", 17, 24),
+        field("speed", "speed", 17, 24, Kind::Number("Mb/s")),
     ],
     then: &[],
 };

@@ -157,6 +157,7 @@ impl Expected {
         for address in &hello.addresses {
             self.gid("address.gid", address.gid);
             self.put("address.plane", address.plane.0);
+            self.put("address.speed", address.speed_mbps);
         }
     }
 

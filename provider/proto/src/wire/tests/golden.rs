@@ -243,6 +243,7 @@ fn hello_and_open_share_a_packet() {
         addresses: [PlaneAddress {
             gid: gid(1),
             plane: PlaneId(0),
+            speed_mbps: 0,
         }]
         .into_iter()
         .collect(),

@@ -123,6 +123,7 @@ pub(super) fn random_hello(rng: &mut SmallRng) -> Hello {
             .map(|_| PlaneAddress {
                 gid: random_gid(rng),
                 plane: PlaneId(rng.random()),
+                speed_mbps: rng.random_range(0..=SPEED_MAX_MBPS),
             })
             .collect(),
     }

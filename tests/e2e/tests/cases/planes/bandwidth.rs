@@ -112,7 +112,7 @@ fn strike(fabric: &Fabric, death: Death, server: &mut Proc, client: &mut Proc) -
 }
 
 /// Has `ib_write_bw` end by itself, with its result.
-fn end(client: &mut Proc) -> Result<()> {
+pub fn end(client: &mut Proc) -> Result<()> {
     for _ in 0..PHASES {
         client.signal(libc::SIGALRM);
         // Signals that wait are merged; should one be lost so, the run ends by its own clock.

@@ -1,0 +1,198 @@
+//! Does a route swallow large packets and carry small ones? What one path has seen of it (WIRE 4.25).
+//!
+//! A packet found lost by order was followed by something that arrived: the route works. If that happens to large packets
+//! round after round, and none of that size or a larger one arrives, the route has a hole, and not bad luck: at 30 %
+//! random loss one series in two millions is as long, and a series must go on for a while besides, in which a route
+//! that is merely overfull lets something through. A dead route proves nothing here, because nothing arrives by it.
+//!
+//! Sizes are sorted into classes, so that packets of 1,400 bytes that arrive say nothing about those of 4,000, and those of
+//! 4,000 that are lost nothing about those of 1,400. Used by `loss` (losses) and `tx` (arrivals, and the verdict).
+
+use crate::types::Time;
+
+/// UDP payloads up to this are not suspected: IPv6 demands 1,280 bytes with its headers of every link.
+const CARRIED_BYTES: u32 = 1_200;
+
+/// Upper ends of the classes of UDP payloads, the last one open: fallback, tunnels, 1,500, half a page, 4 KiB.
+const CLASS_ENDS: [u32; 5] = [1_216, 1_360, 1_472, 2_112, 4_160];
+const CLASSES: usize = CLASS_ENDS.len() + 1;
+
+/// Acknowledgements that proved a loss of the class, one after the other.
+const HOLE_ROUNDS: u16 = 12;
+
+/// From the first to the last of them at least. All that is lost is sent again meanwhile, once a round trip.
+const HOLE_NS: u64 = 10_000_000;
+
+/// Rounds further apart do not belong to one series: more than the longest pause between two probes.
+const SERIES_GAP_NS: u64 = 1_000_000_000;
+
+/// Losses of one class since something as large arrived.
+#[derive(Clone, Copy, Debug, Default)]
+struct Series {
+    /// First and last round; of no account while there is none.
+    begun: Time,
+    last: Time,
+    rounds: u16,
+    /// The smallest packet that was lost.
+    least_bytes: u32,
+}
+
+/// See the file's head.
+#[derive(Debug, Default)]
+pub(super) struct HoleEvidence {
+    series: [Series; CLASSES],
+    /// Least bytes lost in this round, by class; 0 is none.
+    round: [u32; CLASSES],
+    /// Any loss in this round; any series.
+    in_round: bool,
+    any: bool,
+}
+
+fn class(bytes: u32) -> usize {
+    CLASS_ENDS.partition_point(|end| *end < bytes)
+}
+
+impl HoleEvidence {
+    /// A packet of `bytes` (UDP payload) was found lost by order.
+    #[inline]
+    pub(super) fn on_lost(&mut self, bytes: u32) {
+        if bytes <= CARRIED_BYTES {
+            return;
+        }
+        let least = &mut self.round[class(bytes)];
+        if *least == 0 || bytes < *least {
+            *least = bytes;
+        }
+        self.in_round = true;
+    }
+
+    /// Whatever one acknowledgement proves lost is one round.
+    #[inline]
+    pub(super) fn end_round(&mut self, now: Time) {
+        if !std::mem::take(&mut self.in_round) {
+            return;
+        }
+        self.any = true;
+        for (series, lost) in self.series.iter_mut().zip(&mut self.round) {
+            let lost = std::mem::take(lost);
+            if lost == 0 {
+                continue;
+            }
+            if series.rounds == 0 || now.since_ns(series.last) > SERIES_GAP_NS {
+                *series = Series {
+                    begun: now,
+                    least_bytes: lost,
+                    ..Series::default()
+                };
+            }
+            series.rounds = series.rounds.saturating_add(1);
+            series.last = now;
+            series.least_bytes = series.least_bytes.min(lost);
+        }
+    }
+
+    /// A packet of `bytes` arrived: losses of what is no larger were bad luck.
+    #[inline]
+    pub(super) fn on_arrived(&mut self, bytes: u32) {
+        if !self.any || bytes <= CARRIED_BYTES {
+            return;
+        }
+        for series in &mut self.series {
+            if series.least_bytes <= bytes {
+                *series = Series::default();
+            }
+        }
+        self.any = self.series.iter().any(|series| series.rounds > 0);
+    }
+
+    /// Larger packets were proved to pass.
+    pub(super) fn forget(&mut self) {
+        *self = Self::default();
+    }
+
+    /// UDP payload bytes of the smallest packets that the route swallows, if it seems to.
+    #[inline]
+    pub(super) fn hole_bytes(&self) -> Option<u32> {
+        if !self.any {
+            return None;
+        }
+        let swallowed = |series: &&Series| {
+            series.rounds >= HOLE_ROUNDS && series.last.since_ns(series.begun) >= HOLE_NS
+        };
+        let first = self.series.iter().find(swallowed)?;
+        Some(first.least_bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    fn lose(evidence: &mut HoleEvidence, at_ms: u64, sizes: &[u32]) {
+        sizes.iter().for_each(|bytes| evidence.on_lost(*bytes));
+        evidence.end_round(Time::from_ns(at_ms * MS));
+    }
+
+    // WIRE 4.25
+    #[test]
+    fn a_hole_takes_rounds_and_time() {
+        let mut evidence = HoleEvidence::default();
+        // Many rounds in no time, as a full queue makes them; a train lost at once is one.
+        for _ in 0..100 {
+            lose(&mut evidence, 1, &[4_160; 16]);
+        }
+        assert_eq!(evidence.hole_bytes(), None);
+        lose(&mut evidence, 11, &[4_160]);
+        assert_eq!(evidence.hole_bytes(), Some(4_160));
+
+        // Much time and few rounds.
+        let mut evidence = HoleEvidence::default();
+        for round in 0..11 {
+            lose(&mut evidence, 20 * round, &[3_000, 4_160]);
+            assert_eq!(evidence.hole_bytes(), None);
+        }
+        lose(&mut evidence, 220, &[3_500]);
+        assert_eq!(evidence.hole_bytes(), Some(3_000));
+    }
+
+    // WIRE 4.25
+    #[test]
+    fn an_arrival_ends_the_series_of_what_is_no_larger() {
+        let mut evidence = HoleEvidence::default();
+        for round in 0..20 {
+            lose(&mut evidence, 20 * round, &[1_448, 4_160]);
+            evidence.on_arrived(1_448);
+            evidence.on_arrived(64);
+        }
+        assert_eq!(evidence.hole_bytes(), Some(4_160));
+        evidence.on_arrived(4_159);
+        assert_eq!(evidence.hole_bytes(), Some(4_160));
+        evidence.on_arrived(4_160);
+        assert_eq!(evidence.hole_bytes(), None);
+        lose(&mut evidence, 500, &[4_160]);
+        assert_eq!(evidence.hole_bytes(), None);
+    }
+
+    // WIRE 4.25
+    #[test]
+    fn what_every_route_carries_is_not_suspected() {
+        let mut evidence = HoleEvidence::default();
+        for round in 0..100 {
+            lose(&mut evidence, 20 * round, &[64, 576, 1_200]);
+        }
+        assert_eq!(evidence.hole_bytes(), None);
+    }
+
+    // WIRE 4.25
+    #[test]
+    fn losses_long_ago_do_not_count() {
+        let mut evidence = HoleEvidence::default();
+        for round in 0..11 {
+            lose(&mut evidence, 20 * round, &[4_160]);
+        }
+        lose(&mut evidence, 5_000, &[4_160]);
+        assert_eq!(evidence.hole_bytes(), None);
+    }
+}
