@@ -444,6 +444,8 @@ impl Endpoint {
             drain_bytes_per_s: self.shared.drain.bytes_per_s(),
             promised_bytes_per_s: self.shared.fair_share.promised(),
             held_bytes: u64::from(self.shared.hold.held_bytes()),
+            held_most_bytes: u64::from(self.shared.hold.most_bytes()),
+            hold_limit_bytes: u64::from(self.shared.hold.limit_bytes()),
         }
     }
 

@@ -84,6 +84,10 @@ counters! {
     rnr_received,
     /// Messages refused for want of a receive (RNR) here.
     rnr_sent,
+    /// Packets held back for strict visibility.
+    packets_held,
+    /// Packets for which there was no hold memory: their messages were refused.
+    hold_refusals,
     /// Connections that opened.
     connections_opened,
     /// Connections that ended because the peer was found dead or gone.

@@ -429,7 +429,8 @@ pub struct EndpointConfig {
     pub congestion: &'static Algorithm,
     /// Overrides the regions' own wish: `Some(true)` strict, `Some(false)` relaxed.
     pub force_strict: Option<bool>,
-    /// Bytes of packets that may be held back for strict visibility, all connections together.
+    /// Bytes of packets that may be held back for strict visibility at most, all connections together; how many of these
+    /// may be used follows the need.
     pub hold_bytes: u32,
     /// Diagnostic: on average so often a path of each busy connection takes a random other route; 0 is never.
     pub reroll_ns: u64,

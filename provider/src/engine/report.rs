@@ -83,6 +83,8 @@ impl Report {
             .number("other_connections", u64::from(self.others.connections))
             .number_if_any("drain_bytes_per_s", self.endpoint.drain_bytes_per_s)
             .number("held_bytes", self.endpoint.held_bytes)
+            .number("held_most_bytes", self.endpoint.held_most_bytes)
+            .number("hold_limit_bytes", self.endpoint.hold_limit_bytes)
             .number(
                 "receive_buffer_bytes",
                 inner.sockets.receive_buffer_bytes() as u64,

@@ -52,8 +52,9 @@ const SOURCES_EACH: usize = 32;
 const SOURCES_LEAST: usize = 8;
 /// One in so many of the file descriptors that the process may have go to source sockets; the others are the program's.
 const DESCRIPTOR_SHARE: usize = 4;
-/// Memory for packets that are held back for strict visibility, all connections together.
-const HOLD_BYTES: u32 = 16 << 20;
+/// The most memory for packets that are held back for strict visibility, all connections together: what 100 Gb/s bring in
+/// 5 ms. What of it may be used follows the need.
+const HOLD_MAX_BYTES: u32 = 64 << 20;
 
 impl Engine {
     /// Opens sockets, core and thread.
@@ -279,7 +280,7 @@ fn endpoint_config(
         driving: Driving::Sockets,
         congestion: settings.congestion,
         force_strict: settings.force_strict,
-        hold_bytes: HOLD_BYTES,
+        hold_bytes: HOLD_MAX_BYTES,
         reroll_ns: settings.reroll.as_nanos() as u64,
     })
 }

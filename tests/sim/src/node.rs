@@ -62,7 +62,7 @@ pub struct HostConfig {
     pub grants_times: u32,
     /// For all regions.
     pub force_strict: Option<bool>,
-    /// Memory for packets that are held back.
+    /// The most memory for packets that are held back.
     pub hold_bytes: u32,
     /// On average so often a path of each busy connection takes another route for no reason; 0 is never.
     pub reroll_ns: u64,
@@ -88,7 +88,7 @@ impl Default for HostConfig {
             drain_bits_per_s: None,
             grants_times: 1,
             force_strict: None,
-            hold_bytes: 16 << 20,
+            hold_bytes: 64 << 20,
             reroll_ns: 0,
         }
     }

@@ -65,6 +65,10 @@ pub struct Outcome {
     pub socket_drops: u64,
     /// The most that one of these held, as the kernel counts.
     pub longest_inbox_bytes: u64,
+    /// The most that an endpoint held back for strict visibility at a time.
+    pub held_most_bytes: u64,
+    /// The most that an endpoint would hold back now.
+    pub hold_limit_bytes: u64,
     /// Paths that no new data may take when everything is done: they did not answer their probes.
     pub resting_paths: usize,
     /// How often a sender was granted a part of what several share; 0 where grants are not checked.

@@ -207,6 +207,23 @@ fn one_connection_fills_all_planes(#[values(2, 8)] planes: u8, #[values(5, 20)] 
 }
 
 // WIRE 4.21
+// WIRE 7.7
+#[rstest]
+fn order_in_memory_costs_little(#[values(5, 20)] rtt_us: u64) {
+    let options = Options {
+        rtt_us,
+        ..options_of("visibility")
+    };
+    let figures = measure("visibility", options);
+    let of_relaxed = figures.value("of_relaxed");
+    assert!(of_relaxed > 0.95 && of_relaxed < 1.05, "{figures}");
+    let (most, limit) = (
+        figures.value("held_most_bytes"),
+        figures.value("hold_limit_bytes"),
+    );
+    assert!(most > 0.0 && limit < 33e6, "{figures}");
+}
+
 #[test]
 fn a_plane_that_returns_is_used_again() {
     let options = Options {

@@ -15,6 +15,10 @@ A process:
   spurious        retransmissions in vain: the first copy had arrived after all (late, not lost)
   dropped         packets received and thrown away: damaged, unknown, stale (--json tells which)
   overflows       datagrams that the kernel dropped because our socket was full (net.core.rmem_max)
+  held A of B     bytes held back now until earlier ones are there, and how many may be; only where
+                  memory was registered without relaxed ordering, or METAROCE_VISIBILITY=strict
+  held back       packets that were held back so far
+  refused         packets for which there was no room: their messages were sent again
 
 A connection (to one peer process, for all queue pairs to it):
   in flight A of B  bytes not acknowledged yet, and how many may be (the connection's window)

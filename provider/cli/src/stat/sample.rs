@@ -51,6 +51,8 @@ pub(super) struct Report {
     pub(super) udp_port: u16,
     pub(super) age_ns: u64,
     pub(super) queue_pairs: u64,
+    pub(super) held_bytes: u64,
+    pub(super) hold_limit_bytes: u64,
     pub(super) counters: BTreeMap<String, u64>,
     pub(super) connections_left_out: u64,
     pub(super) connections: Vec<Connection>,

@@ -393,6 +393,9 @@ fn help_explains_whatever_is_shown() {
         "spurious",
         "dropped",
         "overflows",
+        "held",
+        "held back",
+        "refused",
         "in flight",
         "grant",
         "silent",
@@ -413,6 +416,21 @@ fn help_explains_whatever_is_shown() {
     }
     assert!(legend::LONG.lines().all(|line| line.len() <= 100));
     assert!(legend::SHORT.contains("--help"));
+}
+
+#[test]
+fn what_is_held_back_is_shown_where_something_was() {
+    let of = |packets: u64| {
+        let mut report = report(1_000_000_000, 1_000, "a");
+        report["held_bytes"] = json!(65_000);
+        report["hold_limit_bytes"] = json!(4_194_304);
+        report["counters"]["packets_held"] = json!(packets);
+        report["counters"]["hold_refusals"] = json!(2);
+        text(&sample_of(&[report], Instant::now()), None)
+    };
+    let line = "  held 65 kB of 4194 kB  held back 700 packets  refused 2\n";
+    assert!(of(700).contains(line), "{}", of(700));
+    assert!(!of(0).contains("held"));
 }
 
 #[test]

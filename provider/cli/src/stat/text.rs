@@ -98,6 +98,16 @@ fn show_engine(out: &mut String, heard: &Heard, earlier: Option<&Heard>, brief: 
         events(dropped, ""),
         events(count("receive_overflows"), ""),
     );
+    if counter(&report.counters, "packets_held") > 0 {
+        let _ = writeln!(
+            out,
+            "  held {} of {}  held back {}  refused {}",
+            with_unit(report.held_bytes as f64, "B"),
+            with_unit(report.hold_limit_bytes as f64, "B"),
+            events(count("packets_held"), " packets"),
+            events(count("hold_refusals"), ""),
+        );
+    }
     for connection in &report.connections {
         let before = earlier.and_then(|earlier| {
             let mut connections = earlier.report.connections.iter();

@@ -29,6 +29,9 @@ const ACK_DELAY_NS: u64 = 8_000;
 /// Least window that is ever told: two packets, so that nobody is stopped for good.
 const WINDOW_FLOOR_PACKETS: u32 = 2;
 
+/// Who wrote to a strict region is thought to go on for so long.
+const STRICT_FOR_NS: u64 = 1_000_000_000;
+
 /// What the receiving side owes the peer.
 #[derive(Default)]
 pub(crate) struct AckState {
@@ -293,12 +296,19 @@ impl Connection {
         let mut allowance = shared
             .fair_share
             .allowance(&mut self.inbound, shared.connections);
-        let held_bytes = shared.hold.held_bytes() / shared.fair_share.active().max(1);
-        let floor_bytes = WINDOW_FLOOR_PACKETS * u32::from(shared.config.payload_bytes);
-        allowance.window_bytes = allowance
-            .window_bytes
-            .saturating_sub(held_bytes)
-            .max(floor_bytes);
+        // WIRE 7.5
+        if self
+            .strict_at
+            .is_some_and(|at| cx.now.since_ns(at) < STRICT_FOR_NS)
+        {
+            let rate = shared.drain.bytes_per_s();
+            if let (Some(rate), Some(rtt_ns)) = (rate, self.window.min_rtt_ns()) {
+                shared.hold.expect(rate, rtt_ns);
+            }
+            let room_bytes = shared.hold.room_bytes() / shared.fair_share.active().max(1);
+            let floor_bytes = WINDOW_FLOOR_PACKETS * u32::from(shared.config.payload_bytes);
+            allowance.window_bytes = allowance.window_bytes.min(room_bytes.max(floor_bytes));
+        }
         allowance
     }
 

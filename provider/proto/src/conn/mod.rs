@@ -261,6 +261,8 @@ pub(crate) struct Connection {
     ack: AckState,
     /// The peer as a sender.
     inbound: Inbound,
+    /// When it last wrote to a strict region.
+    strict_at: Option<Time>,
 
     // Places in the endpoint's queues.
     pub(crate) in_urgent: bool,
@@ -366,6 +368,7 @@ impl Connection {
             rx_paths: Vec::new(),
             ack: AckState::default(),
             inbound: Inbound::new(),
+            strict_at: None,
             in_urgent: false,
             in_ready: false,
             in_batch: false,

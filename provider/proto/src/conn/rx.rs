@@ -226,6 +226,9 @@ impl Connection {
         };
         let rnr_before = life.responder.rnr_count();
         let shared = &mut *cx.shared;
+        shared
+            .hold
+            .on_arrival(cx.now, u32::from(header.payload_bytes));
         let result = life.responder.handle_request(
             header,
             payload,
@@ -234,6 +237,12 @@ impl Connection {
             &mut shared.events,
         );
         shared.counters.rnr_sent += life.responder.rnr_count() - rnr_before;
+        if shared.hold.take_strict() {
+            self.strict_at = Some(cx.now);
+            let counts = shared.hold.counts();
+            shared.counters.packets_held = counts.packets;
+            shared.counters.hold_refusals = counts.refusals;
+        }
         if let Some((msn, code)) = life.responder.take_refusal() {
             self.log_stream(cx, id, What::RefusedHere { msn, code });
         }

@@ -37,6 +37,9 @@ impl Responder {
                 break;
             }
             self.messages.advance();
+            if let Some(since) = self.waits_since.take() {
+                hold.waited(since);
+            }
             if let Some(oldest) = self.messages.front() {
                 self.packets_after_oldest -= oldest.packets;
             }
@@ -220,6 +223,7 @@ impl Responder {
     /// was executed before still go: to the peer those READs succeeded.
     pub fn fail(&mut self, hold: &mut HoldBudget, events: &mut VecDeque<Event>) {
         self.dead = true;
+        self.waits_since = None;
         self.messages.drop_all(hold);
         self.unexecuted_answers = 0;
         self.packets_after_oldest = 0;

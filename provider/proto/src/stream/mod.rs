@@ -12,6 +12,7 @@ mod describe;
 mod execute;
 mod executed;
 mod messages;
+mod need;
 mod recv;
 mod respond;
 mod responses;
@@ -27,7 +28,7 @@ pub use credits::rnr_timer_ns;
 pub use describe::Described;
 pub use recv::{MESSAGE_BYTES_MAX, Outcome, Responder, ResponderConfig};
 pub use send::{PeerStream, Requester, RequesterConfig};
-pub use visible::HoldBudget;
+pub use visible::{HoldBudget, HoldCounts};
 
 use crate::event::{Event, QpFailure};
 use crate::types::{QpId, Status};

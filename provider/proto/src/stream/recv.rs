@@ -84,6 +84,8 @@ pub struct Responder {
     repeats: u8,
     urgent: bool,
     pub(super) rnr_total: u64,
+    /// Packets are held until the oldest message is executed: what the budget said when that began.
+    pub(super) waits_since: Option<u64>,
     /// The last refusal, until somebody takes it: for the event log.
     pub(super) refusal: Option<(Msn, NakCode)>,
 }
@@ -122,6 +124,7 @@ impl Responder {
             repeats: 0,
             urgent: false,
             rnr_total: 0,
+            waits_since: None,
             refusal: None,
         }
     }
@@ -358,7 +361,13 @@ impl Responder {
         }
         // WIRE 7.3 and 7.4.
         let is_oldest = ahead == 1;
+        if message.strict {
+            hold.note_strict();
+        }
         if message.strict && (!is_oldest || (header.is_last_segment() && !message.complete)) {
+            if !is_oldest {
+                self.waits_since.get_or_insert_with(|| hold.begin_wait());
+            }
             let packet = hold.hold(header.offset, payload, is_oldest);
             let packet = packet.ok_or(Trouble::Message(State::Refused(Refusal::Hold)))?;
             self.messages.keep(ahead, packet);

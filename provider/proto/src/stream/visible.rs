@@ -3,10 +3,12 @@
 //! packet of the oldest message until the rest of it is there, and every packet of a later message until all earlier
 //! ones are executed. One budget per engine bounds that; what exceeds it is refused (code HOLD) and sent again.
 //!
-//! The order holds among the WRITEs of a stream; the budget does not yet shrink the window told to peers by itself
-//! (`conn` subtracts [`HoldBudget::held_bytes`]), nor does it know rate and round-trip times.
+//! The budget follows the need (`need.rs`). Those who write to strict regions are told a window no larger than what can
+//! still be held (`conn/ack.rs`), so that a refusal is the exception.
 
+use super::need::Need;
 use crate::host::Visibility;
+use crate::types::Time;
 
 /// Bytes that a held packet costs besides its payload, so that many tiny ones are bounded too.
 const OVERHEAD_BYTES: u32 = 64;
@@ -17,10 +19,23 @@ const SPARE_BUFFERS: usize = 64;
 /// Memory for packets that are held back for strict visibility: one budget per engine.
 #[derive(Debug)]
 pub struct HoldBudget {
-    limit_bytes: u32,
+    need: Need,
     held_bytes: u32,
+    most_bytes: u32,
+    counts: HoldCounts,
+    /// A packet for a strict region came since somebody asked.
+    strict: bool,
     force_strict: Option<bool>,
     spare: Vec<Vec<u8>>,
+}
+
+/// What a budget counted since it was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HoldCounts {
+    /// Packets that were held back.
+    pub packets: u64,
+    /// Packets for which there was no room: their messages were refused.
+    pub refusals: u64,
 }
 
 /// A packet that waits for its turn.
@@ -33,19 +48,57 @@ pub(super) struct HeldPacket {
 }
 
 impl HoldBudget {
-    /// At most `limit_bytes`; `force_strict` overrides what regions ask for.
-    pub fn new(limit_bytes: u32, force_strict: Option<bool>) -> Self {
+    /// Never more than `max_bytes`; `force_strict` overrides what regions ask for.
+    pub fn new(max_bytes: u32, force_strict: Option<bool>) -> Self {
         Self {
-            limit_bytes,
+            need: Need::new(max_bytes),
             held_bytes: 0,
+            most_bytes: 0,
+            counts: HoldCounts::default(),
+            strict: false,
             force_strict,
             spare: Vec::new(),
         }
     }
 
-    /// Bytes held now: they come off the window told to peers.
+    /// Bytes held now.
     pub fn held_bytes(&self) -> u32 {
         self.held_bytes
+    }
+
+    /// The most that was held at a time.
+    pub fn most_bytes(&self) -> u32 {
+        self.most_bytes
+    }
+
+    /// What may be held now.
+    pub fn limit_bytes(&self) -> u32 {
+        self.need.limit_bytes()
+    }
+
+    /// What can still be held: no more should be under way to strict regions.
+    pub fn room_bytes(&self) -> u32 {
+        self.limit_bytes().saturating_sub(self.held_bytes)
+    }
+
+    /// What it counted.
+    pub fn counts(&self) -> HoldCounts {
+        self.counts
+    }
+
+    /// A request packet with so much payload arrived at `now`; it is given to its stream next.
+    pub fn on_arrival(&mut self, now: Time, payload_bytes: u32) {
+        self.need.on_arrival(now, payload_bytes);
+    }
+
+    /// What comes in at `bytes_per_s` while a packet is missed for two round trips will have to be held.
+    pub fn expect(&mut self, bytes_per_s: u64, rtt_ns: u64) {
+        self.need.expect(bytes_per_s, rtt_ns);
+    }
+
+    /// Whether a packet for a strict region came since the last call.
+    pub fn take_strict(&mut self) -> bool {
+        std::mem::take(&mut self.strict)
     }
 
     /// Whether a region that asks for `wish` is treated as strict.
@@ -53,14 +106,32 @@ impl HoldBudget {
         self.force_strict.unwrap_or(wish == Visibility::Strict)
     }
 
+    /// A packet for a strict region is about to be placed or held.
+    pub(super) fn note_strict(&mut self) {
+        self.strict = true;
+    }
+
+    /// A stream begins to wait for a message before others; to be given to [`Self::waited`].
+    pub(super) fn begin_wait(&self) -> u64 {
+        self.need.arrived_bytes()
+    }
+
+    /// A stream has waited since [`Self::begin_wait`] said `since`.
+    pub(super) fn waited(&mut self, since: u64) {
+        self.need.waited(since);
+    }
+
     /// Copies a packet; `None` when that exceeds the budget. An `exempt` packet always gets its place: the final one of
     /// a stream's oldest message, which must arrive some time, and of which there is one a stream.
     pub(super) fn hold(&mut self, offset: u32, payload: &[u8], exempt: bool) -> Option<HeldPacket> {
         let cost = Self::cost(payload);
-        if !exempt && cost > self.limit_bytes.saturating_sub(self.held_bytes) {
+        if !exempt && cost > self.room_bytes() {
+            self.counts.refusals += 1;
             return None;
         }
+        self.counts.packets += 1;
         self.held_bytes += cost;
+        self.most_bytes = self.most_bytes.max(self.held_bytes);
         let mut bytes = self.spare.pop().unwrap_or_default();
         bytes.clear();
         bytes.extend_from_slice(payload);

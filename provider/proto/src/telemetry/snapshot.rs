@@ -27,6 +27,10 @@ pub struct EndpointInfo {
     pub promised_bytes_per_s: u64,
     /// Bytes of packets that are held back for strict visibility.
     pub held_bytes: u64,
+    /// The most that was held at a time since the start.
+    pub held_most_bytes: u64,
+    /// What may be held now.
+    pub hold_limit_bytes: u64,
 }
 
 /// What the paths of connections counted that are over. With the counters of the paths that exist these are, name by

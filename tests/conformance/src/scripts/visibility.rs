@@ -156,7 +156,7 @@ fn send_long(bench: &mut Bench, whole: &DataHeader, value: u8) -> Result<u32> {
 }
 
 fn too_much(bench: &mut Bench) -> Result<()> {
-    /// More than our endpoints hold (16 MiB); others may hold that much.
+    /// More than our endpoints hold before they have seen that they need more (4 MiB); others may hold that much.
     const LENGTH: u32 = 4_800 * 4_000;
     let (at, region) = connected(bench, false, 20 << 20)?;
     let other = bench.connect(&ConnectOptions::default())?;

@@ -24,6 +24,7 @@ mod pmtu;
 mod scale;
 mod telemetry;
 mod trouble;
+mod visibility;
 
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
@@ -48,6 +49,7 @@ pub fn all() -> Vec<Case> {
         perftest::cases(),
         multipath::cases(),
         contract::cases(),
+        visibility::cases(),
         nccl::cases(),
         hostile::cases(),
         dissect::cases(),

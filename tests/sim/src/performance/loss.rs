@@ -29,7 +29,8 @@ pub(super) fn measure(options: &Options) -> Result<Measured, String> {
         Transport::Metaroce => {
             let outcome = measured.run(&scenario(options, part))?;
             let done = outcome.completions.iter().map(|one| one.done_ns);
-            Ok::<f64, String>(steady_bits_per_s(&done.collect::<Vec<_>>()))
+            let done: Vec<u64> = done.collect();
+            Ok::<f64, String>(steady_bits_per_s(&done, MESSAGE_BYTES, DEPTH))
         }
         Transport::Rocev2 => over_rocev2(options, part, &mut measured.packets),
     };
@@ -82,14 +83,14 @@ fn over_rocev2(options: &Options, part: f64, packets: &mut u64) -> Result<f64, S
     if arrived.len() < MIN_ARRIVED {
         return Err("hardly anything arrived".into());
     }
-    Ok(steady_bits_per_s(&arrived))
+    Ok(steady_bits_per_s(&arrived, MESSAGE_BYTES, DEPTH))
 }
 
 /// Goodput without the begin, when windows grow, and without the end, when the last messages wait for what they lost. All
-/// messages are of one length.
-fn steady_bits_per_s(done_ns: &[u64]) -> f64 {
-    let (first, last) = (done_ns.len() / 4, done_ns.len() - DEPTH as usize);
-    let bytes = (last - first) as f64 * f64::from(MESSAGE_BYTES);
+/// messages are of one length, `depth` of them outstanding.
+pub(super) fn steady_bits_per_s(done_ns: &[u64], message_bytes: u32, depth: u32) -> f64 {
+    let (first, last) = (done_ns.len() / 4, done_ns.len() - depth as usize);
+    let bytes = (last - first) as f64 * f64::from(message_bytes);
     let ns = done_ns[last] - done_ns[first];
     bytes * 8e9 / ns.max(1) as f64
 }

@@ -19,6 +19,7 @@ mod sharing;
 mod table;
 mod tail;
 mod victim;
+mod visibility;
 
 use metaroce_proto::cc::Algorithm;
 use metaroce_proto::types::Driving;

@@ -131,6 +131,14 @@ pub static SCENARIOS: &[Measuring] = &[
         measure: sharing::permutation,
     },
     Measuring {
+        name: "visibility",
+        about: "Packets of one connection over several planes get lost: what is kept of the goodput where memory must show WRITEs \
+                in order (of_relaxed)",
+        options: &["planes", "loss", "rtt_us"],
+        defaults: &[("planes", "8")],
+        measure: visibility::measure,
+    },
+    Measuring {
         name: "collective",
         about: "A ring all-reduce or an all-to-all, with a round trip of 5 µs: its time, and the 99th percentile of the times of \
                 single messages from submission to arrival (time_us, p99_us, null if it never ends, as over RoCEv2 when a \

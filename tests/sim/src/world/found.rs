@@ -71,7 +71,10 @@ impl World {
                     .connections()
                     .map(move |info| format!("{id}: {info:?}"))
             });
+        let infos = || self.nodes.iter().map(|node| node.endpoint.info());
         Outcome {
+            held_most_bytes: infos().map(|info| info.held_most_bytes).max().unwrap_or(0),
+            hold_limit_bytes: infos().map(|info| info.hold_limit_bytes).max().unwrap_or(0),
             name: scenario.name.clone(),
             seed: scenario.seed,
             violations: self.ledger.violations().to_vec(),

@@ -10,3 +10,4 @@ mod scale;
 mod setup;
 mod telemetry;
 mod transfer;
+mod visibility;

@@ -283,7 +283,7 @@ fn a_strict_write_shows_its_end_last_and_after_earlier_writes() {
     assert_eq!((bench.told().0, bench.world.holds[1].held_bytes()), (2, 0));
 }
 
-// WIRE 7.6, 7.7 (as simplified: a fixed amount)
+// WIRE 7.6
 #[test]
 fn what_exceeds_the_hold_memory_is_refused_and_comes_again() {
     let mut bench = Bench::with_memory(&Setup::default(), ALL, 100);
