@@ -109,7 +109,7 @@ pub(super) fn look_at(heard: Time) -> Time {
     Time::from_ns(due.as_ns().next_multiple_of(LOOK_STEP_NS))
 }
 
-/// Takes a vector's memory if nothing is in it.
+/// Gives memory back that buffers do not need.
 macro_rules! let_go {
     ($($buffer:expr),+ $(,)?) => { $($buffer.shrink_to_fit();)+ };
 }

@@ -33,9 +33,9 @@ const LARGEST_MESSAGE_LIMIT: Duration = Duration::from_secs(300);
 /// It is used for some seconds, and rests for twice as long as a connection stays awake.
 const MANY_LIMIT: Duration = Duration::from_secs(150);
 
-/// Addresses of either host, and processes of the one, between which there are as many connections as pairs: 1,024 and 4,096.
+/// Addresses of either host, and processes of the one, between which there are as many connections as pairs: 1,024 and 2,048.
 const MANY_ADDRESSES: u32 = 16;
-const MANY_PROCESSES: [u32; 2] = [4, 16];
+const MANY_PROCESSES: [u32; 2] = [4, 8];
 
 /// What they are held to: a connection that sleeps with its one queue pair, the rings apart, as the allocator counts; and what
 /// one more queue pair adds, with rings of the least size.
