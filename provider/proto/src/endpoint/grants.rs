@@ -4,6 +4,8 @@
 //! more than an eighth since it was last told to everybody, those whose grant is off get an ACK of their own. So do those who
 //! send nothing, when many connections have opened since they were told with how many packets they may start.
 
+use std::ops::RangeInclusive;
+
 use smallvec::SmallVec;
 
 use crate::cc::{Correction, Others};
@@ -12,9 +14,12 @@ use crate::endpoint::Endpoint;
 use crate::endpoint::table::ConnectionIndex;
 use crate::types::{Driving, Time};
 
-/// Between two such rounds at least, and for every connection: what a round costs stays a small part of the time.
-const BUSY_SPACING_NS: [u64; 2] = [2_000, 50];
-const SOCKETS_SPACING_NS: [u64; 2] = [200_000, 10_000];
+/// Between two such rounds: so much for every connection, within these bounds. The ACKs of a round take the link that data of
+/// ours goes by, too: with 2 µs for 64 connections 1.5 % of the throughput where all send to all.
+const BUSY_SPACING_NS: (u64, RangeInclusive<u64>) = (160, 2_000..=10_000);
+const SOCKETS_SPACING_NS: (u64, RangeInclusive<u64>) = (10_000, 200_000..=1_000_000);
+/// No less for every connection, however many there are: a round looks at each.
+const LOOK_NS: u64 = 50;
 
 /// What everybody was told.
 #[derive(Debug)]
@@ -98,11 +103,13 @@ impl Endpoint {
             told.due = None;
             return;
         }
-        let [least_ns, each_ns] = match shared.config.driving {
+        let (each_ns, bounds) = match shared.config.driving {
             Driving::Busy => BUSY_SPACING_NS,
             Driving::Sockets => SOCKETS_SPACING_NS,
         };
-        let due = told.at + least_ns.max(each_ns * u64::from(shared.connections));
+        let connections = u64::from(shared.connections);
+        let spacing_ns = (each_ns * connections).clamp(*bounds.start(), *bounds.end());
+        let due = told.at + spacing_ns.max(LOOK_NS * connections);
         if now < due {
             told.due = Some(due);
             return;
