@@ -11,7 +11,7 @@ use crate::wire::GRANT_UNLIMITED;
 /// A grant that is too large by more than this part is told anew: an eighth of what is right …
 const LESS_PART: u64 = 8;
 /// … and less where others wait for what it gives up.
-const SHORT_PART: u64 = 64;
+const SHORT_PART: u64 = 32;
 
 /// Silence after which a sender is not active any more, in round trips, and in trains at its grant.
 const SILENT_RTTS: u64 = 2;
@@ -307,8 +307,8 @@ mod tests {
         assert!(inbound.must_be_told(88, 0, false));
         assert!(!inbound.must_be_told(114, 0, false));
         // Others wait for what it gives up.
-        assert!(inbound.must_be_told(98, 0, true));
-        assert!(!inbound.must_be_told(99, 0, true));
+        assert!(inbound.must_be_told(96, 0, true));
+        assert!(!inbound.must_be_told(97, 0, true));
         assert!(!inbound.must_be_told(114, 0, true));
         assert!(inbound.must_be_told(115, 0, false));
     }
