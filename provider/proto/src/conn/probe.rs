@@ -9,7 +9,7 @@ use crate::conn::planes::PLANE_RETRY_NS;
 use crate::conn::streams::List;
 use crate::conn::{Connection, Context};
 use crate::endpoint::qp::{Phase, QpTable};
-use crate::path::{Bare, PathAction};
+use crate::path::{Bare, PROBE_CEILING_NS, PathAction};
 use crate::telemetry::log::{MoveCause, What};
 use crate::train::Train;
 use crate::types::{QpId, Route, SourceSlot, Time};
@@ -101,7 +101,9 @@ impl Connection {
         if self.paths.len() == 1 || self.answered_sent_at > path.waits_since() {
             return None;
         }
-        let slow_until = path.silent_since() + 2 * self.latest_rtt_ns;
+        // A peer that was stopped made a round trip of seconds: no probe is later than any other may be (WIRE 4.16).
+        let slow_ns = (2 * self.latest_rtt_ns).min(PROBE_CEILING_NS);
+        let slow_until = path.silent_since() + slow_ns;
         if slow_until > now {
             return Some(slow_until);
         }

@@ -82,7 +82,7 @@ impl Driving {
 }
 
 /// Largest spacing of probes: how often a dead route is asked.
-const PROBE_CEILING_NS: u64 = 20_000_000;
+pub(crate) const PROBE_CEILING_NS: u64 = 20_000_000;
 /// Spacing of probes before there is any round-trip estimate.
 const PROBE_UNKNOWN_NS: u64 = 1_000_000;
 /// Least retransmission timeout, the last resort.
