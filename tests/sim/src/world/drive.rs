@@ -114,9 +114,15 @@ impl World {
                 node.scratch[..bytes.len()].copy_from_slice(bytes);
                 bytes = &node.scratch[..length];
             }
+            let taken = node.endpoint.counters().acks_received;
             node.endpoint.handle_datagram(now, &meta, bytes, &mut host);
             count += 1;
-            if let (Some(grants), Ok(Packet::Ack(ack))) = (&mut self.grants, Packet::parse(bytes)) {
+            let taken = node.endpoint.counters().acks_received - taken;
+            // One that overtook the HELLO is dropped, as its source or connection is not known yet.
+            if taken > 0
+                && let (Some(grants), Ok(Packet::Ack(ack))) =
+                    (&mut self.grants, Packet::parse(bytes))
+            {
                 let mut connections = node.endpoint.grants();
                 // Under an id that a restarted peer was given and has not shown to know, nothing counts yet (WIRE 3.5).
                 if connections.any(|connection| connection.id == ack.base.connection) {
