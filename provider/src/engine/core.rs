@@ -96,7 +96,8 @@ pub(super) struct Core {
 }
 
 impl Core {
-    pub(super) fn new(endpoint: Endpoint) -> Core {
+    /// `knows_drain`: what the host can take in was stated, and is shared with its other processes.
+    pub(super) fn new(endpoint: Endpoint, knows_drain: bool) -> Core {
         Core {
             endpoint,
             objects: Objects::default(),
@@ -113,7 +114,7 @@ impl Core {
             last_received: Time::ZERO,
             hot_until: [Time::ZERO; MAX_LOCALS],
             cold_countdown: 0,
-            neighbours: Neighbours::new(),
+            neighbours: Neighbours::new(knows_drain),
             pressure: Pressure::default(),
             usable: LocalSet::ALL,
             receive_failed: false,

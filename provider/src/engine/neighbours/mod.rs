@@ -1,6 +1,10 @@
 //! The other processes of the host that receive behind the same port: how many connections they have (WIRE.md, 8.13), and
-//! what the senders to them want, so that all grants together could make the drain of the host and not each process's (8.14;
-//! see [`SHARE_GRANTS`]).
+//! what the senders to them want, so that all grants together make the drain of the host and not each process's (8.14).
+//!
+//! The latter only where the host's drain is known (`METAROCE_RECEIVE_MBIT`). Where more processes than processors receive,
+//! each is kept from its socket for longer than an interval of the drain's measurement, takes the queue that gathered for
+//! its drain, and divides that; eight processes on two processors came from 13 Gb/s down to 2. There a host is better off
+//! with a lone sender's freedom in each process.
 //!
 //! [`Neighbours`] is asked after each receive, like `pressure.rs`, and looks at the shared [`Table`] at most every
 //! millisecond; a process that receives nothing does nothing. [`Service`] gets the table, in the background thread.
@@ -22,11 +26,6 @@ use table::{Owner, Table};
 
 /// Between two looks, each at all slots in use: a fraction of what a demand is measured for.
 const INTERVAL_NS: u64 = 1_000_000;
-/// Whether what senders to other processes want lowers the grants of this one. Not yet: where more processes than processors
-/// receive, each is kept from its socket for longer than an interval of the drain's measurement, takes the queue that gathered
-/// for its drain, and divides that; eight processes on two processors came from 13 Gb/s down to 2. A host is better off
-/// with a lone sender's freedom in each process until a drain is measured that a scheduler does not spoil.
-const SHARE_GRANTS: bool = false;
 /// What others received since a look that is longer ago says nothing of now.
 const RECENT_NS: u64 = 100_000_000;
 /// What no NIC exceeds, in bytes per nanosecond: who claims more is not believed.
@@ -41,6 +40,8 @@ pub(super) struct Neighbours {
     table: Option<Arc<Table>>,
     slot: Option<usize>,
     next_at: Time,
+    /// What senders to other processes want lowers the grants of this one.
+    shares_grants: bool,
     /// Others count senders to this process.
     is_heard: bool,
     others: Others,
@@ -56,8 +57,10 @@ struct Received {
 }
 
 impl Neighbours {
-    pub(super) fn new() -> Neighbours {
+    /// See the file's head for what `shares_grants` needs.
+    pub(super) fn new(shares_grants: bool) -> Neighbours {
         Neighbours {
+            shares_grants,
             generation: generation(),
             owner: Owner::random(),
             table: None,
@@ -99,7 +102,7 @@ impl Neighbours {
         let bytes = self.received_by_others(&table, endpoint, now);
         let others = table.others(self.slot, now_ns);
         let before = std::mem::replace(&mut self.others, others);
-        if SHARE_GRANTS {
+        if self.shares_grants {
             endpoint.others_received(bytes);
             if others != before {
                 endpoint.set_others(now, others);

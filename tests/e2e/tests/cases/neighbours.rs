@@ -2,6 +2,7 @@
 //! and the senders share the host's link as if one process received all of it.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -28,8 +29,69 @@ const WINDOW: Duration = Duration::from_millis(50);
 const WINDOWS: usize = 80;
 /// Median of Jain's index over the windows that no machine is too slow for. 1 is one rate for all, 0.125 all for one.
 const LEAST_JAIN: f64 = 0.4;
-/// The ports of engines.
-const PORTS: &str = "24791-25814";
+
+/// What sends, one process to one process.
+#[derive(Clone, Copy)]
+enum Sender {
+    /// `ib_write_bw`; its server may have been told what its host can take in.
+    Verbs { stated_mbit: Option<u64> },
+    /// iperf3, to compare with: what the same processors make of one TCP stream a process.
+    Tcp,
+}
+
+const UNSTATED: Sender = Sender::Verbs { stated_mbit: None };
+const STATED: Sender = Sender::Verbs {
+    stated_mbit: Some(LINK_MBIT),
+};
+
+impl Sender {
+    /// Protocol and ports of what it sends, for nft.
+    fn flows(self) -> (&'static str, &'static str) {
+        match self {
+            Sender::Verbs { .. } => ("udp", "24791-25814"),
+            Sender::Tcp => ("tcp", "18600-24000"),
+        }
+    }
+
+    /// A server on host a that listens on `port`, and its client on `host`.
+    fn begin(self, bench: &Bench, fabric: &Fabric, host: Host, port: u16) -> Result<[Proc; 2]> {
+        let (address, port_text) = (Host::A.ipv4().to_string(), port.to_string());
+        let seconds = SECONDS.to_string();
+        let (server, client) = match self {
+            Sender::Verbs { stated_mbit } => {
+                let both = Program::new("ib_write_bw").args([
+                    "-F",
+                    "-d",
+                    "metaroce0",
+                    "-D",
+                    &seconds,
+                    "-p",
+                    &port_text,
+                ]);
+                let client = both.clone().args([&address]);
+                let server = match stated_mbit {
+                    Some(mbit) => both.env("METAROCE_RECEIVE_MBIT", mbit.to_string()),
+                    None => both,
+                };
+                (
+                    bench.on_device(fabric, Host::A, server)?,
+                    bench.on_device(fabric, host, client)?,
+                )
+            }
+            Sender::Tcp => {
+                let server = Program::new("iperf3").args(["-s", "-1", "-p", &port_text]);
+                let client =
+                    Program::new("iperf3").args(["-c", &address, "-t", &seconds, "-p", &port_text]);
+                let within =
+                    |program: Program, host| program.on(fabric, host).limit(bench.time_left());
+                (within(server, Host::A), within(client, host))
+            }
+        };
+        let mut server = server.spawn()?;
+        server.wait_listening(port, BEGUN_WITHIN)?;
+        Ok([server, client.spawn()?])
+    }
+}
 
 /// The cases of this file.
 pub fn cases() -> Vec<Case> {
@@ -45,17 +107,29 @@ pub fn cases() -> Vec<Case> {
     vec![
         case("processes of a host know of each other", know_each_other),
         shares("8 processes of a host send to 8 of another", |bench| {
-            share_a_link(bench, &limited(bench.direct()?)?, &[Host::B; RECEIVERS])
+            from_one_host(bench, UNSTATED)
         }),
+        shares(
+            "8 processes of a host share a link that was stated",
+            |bench| from_one_host(bench, STATED),
+        ),
+        shares("8 processes of a host share a link by TCP", |bench| {
+            from_one_host(bench, Sender::Tcp)
+        })
+        .needing(Need::Program("iperf3")),
         shares("8 processes of a host receive what they can", |bench| {
-            share_a_link(bench, &bench.direct()?, &[Host::B; RECEIVERS])
+            share_a_link(bench, &bench.direct()?, &[Host::B; RECEIVERS], UNSTATED)
         }),
         shares("8 hosts send to 8 processes of one", |bench| {
-            let shape = Topology::Nics(1).with_hosts(RECEIVERS as u8 + 1);
-            let fabric = limited(Fabric::temporary(shape, DEFAULT_MTU_BYTES)?)?;
-            let senders = &fabric.hosts()[1..];
-            share_a_link(bench, &fabric, senders)
+            from_many_hosts(bench, UNSTATED)
         }),
+        shares("8 hosts send to 8 processes that know the link", |bench| {
+            from_many_hosts(bench, STATED)
+        }),
+        shares("8 hosts send to 8 processes by TCP", |bench| {
+            from_many_hosts(bench, Sender::Tcp)
+        })
+        .needing(Need::Program("iperf3")),
     ]
 }
 
@@ -93,21 +167,23 @@ fn know_each_other(bench: &Bench) -> Result<()> {
     wait_for_senders(bench, &all, 2)
 }
 
-/// Bytes that came in for each engine of a host, counted by its kernel.
+/// Bytes that came in for each process of a host, counted by its kernel.
 struct Flows<'a> {
     fabric: &'a Fabric,
     host: Host,
 }
 
 impl<'a> Flows<'a> {
-    fn count(fabric: &'a Fabric, host: Host) -> Result<Self> {
+    fn count(fabric: &'a Fabric, host: Host, (protocol, ports): (&str, &str)) -> Result<Self> {
         let flows = Self { fabric, host };
         for line in [
             "add table inet flows".to_owned(),
             "add set inet flows bytes { type inet_service; flags dynamic; size 1024; counter; }"
                 .to_owned(),
             "add chain inet flows input { type filter hook input priority 0; }".to_owned(),
-            format!("add rule inet flows input udp dport {PORTS} add @bytes {{ udp dport }}"),
+            format!(
+                "add rule inet flows input {protocol} dport {ports} add @bytes {{ {protocol} dport }}"
+            ),
         ] {
             flows.nft(&[&line])?;
         }
@@ -169,58 +245,93 @@ fn limited(fabric: Fabric) -> Result<Fabric> {
     Ok(fabric)
 }
 
+fn from_one_host(bench: &Bench, sender: Sender) -> Result<()> {
+    share_a_link(
+        bench,
+        &limited(bench.direct()?)?,
+        &[Host::B; RECEIVERS],
+        sender,
+    )
+}
+
+fn from_many_hosts(bench: &Bench, sender: Sender) -> Result<()> {
+    let shape = Topology::Nics(1).with_hosts(RECEIVERS as u8 + 1);
+    let fabric = limited(Fabric::temporary(shape, DEFAULT_MTU_BYTES)?)?;
+    share_a_link(bench, &fabric, &fabric.hosts()[1..], sender)
+}
+
 /// A process on host a for each of `senders`, and what goes to it shares the link.
-fn share_a_link(bench: &Bench, fabric: &Fabric, senders: &[Host]) -> Result<()> {
-    let flows = Flows::count(fabric, Host::A)?;
-    let begin = |&host: &Host| -> Result<[Proc; 2]> {
-        let port = next_port();
-        let server = Program::new("ib_write_bw")
-            .args(["-F", "-d", "metaroce0", "-D"])
-            .args([SECONDS.to_string(), "-p".into(), port.to_string()]);
-        let client = server.clone().args([Host::A.ipv4().to_string()]);
-        let mut server = bench.on_device(fabric, Host::A, server)?.spawn()?;
-        server.wait_listening(port, BEGUN_WITHIN)?;
-        Ok([server, bench.on_device(fabric, host, client)?.spawn()?])
-    };
+fn share_a_link(bench: &Bench, fabric: &Fabric, senders: &[Host], sender: Sender) -> Result<()> {
+    let flows = Flows::count(fabric, Host::A, sender.flows())?;
+    let begin = |&host: &Host| sender.begin(bench, fabric, host, next_port());
     let pairs: Vec<[Proc; 2]> = senders.iter().map(begin).collect::<Result<_>>()?;
     flows.wait_for(senders.len())?;
-    let (mut indices, total) = measure(&flows)?;
+    let shared = Shared::measure(&flows)?;
     for [server, client] in pairs {
         client.wait()?.success()?;
         server.wait()?.success()?;
     }
-    indices.sort_by(f64::total_cmp);
-    let at = |part: f64| indices[(part * (indices.len() - 1) as f64) as usize];
-    println!(
-        "    Jain over {} windows of {} ms: median {:.3}, tenth {:.3}, least {:.3}; {:.0} Mb/s",
-        indices.len(),
-        WINDOW.as_millis(),
-        at(0.5),
-        at(0.1),
-        at(0.0),
-        total,
-    );
-    ensure!(at(0.5) > LEAST_JAIN, "the link was not shared: {indices:?}");
+    println!("    {shared}");
+    ensure!(shared.at(0.5) > LEAST_JAIN, "the link was not shared");
     Ok(())
 }
 
-/// Jain's index of each window, and what all got in megabits per second.
-fn measure(flows: &Flows<'_>) -> Result<(Vec<f64>, f64)> {
-    let begin = Instant::now();
-    let first = flows.read()?;
-    let mut before = first.clone();
-    let mut indices = Vec::with_capacity(WINDOWS);
-    for window in 1..=WINDOWS as u32 {
-        let at = begin + WINDOW * window;
-        std::thread::sleep(at.saturating_duration_since(Instant::now()));
-        let now = flows.read()?;
-        let since = |(port, bytes): (&u64, &u64)| bytes - before.get(port).unwrap_or(&0);
-        indices.push(jain(&now.iter().map(since).collect::<Vec<u64>>()));
-        before = now;
+/// How a link was shared for a while.
+struct Shared {
+    /// Jain's index of each window, ascending.
+    windows: Vec<f64>,
+    /// Of all of them together.
+    whole: f64,
+    megabits_per_second: f64,
+}
+
+impl Shared {
+    fn measure(flows: &Flows<'_>) -> Result<Self> {
+        let begin = Instant::now();
+        let first = flows.read()?;
+        let mut before = first.clone();
+        let mut windows = Vec::with_capacity(WINDOWS);
+        for window in 1..=WINDOWS as u32 {
+            let at = begin + WINDOW * window;
+            std::thread::sleep(at.saturating_duration_since(Instant::now()));
+            let now = flows.read()?;
+            windows.push(jain(&between(&before, &now)));
+            before = now;
+        }
+        windows.sort_by(f64::total_cmp);
+        let all = between(&first, &before);
+        let bits = 8.0 * all.iter().sum::<u64>() as f64;
+        Ok(Self {
+            windows,
+            whole: jain(&all),
+            megabits_per_second: bits / begin.elapsed().as_secs_f64() / 1e6,
+        })
     }
-    let bytes: u64 = before.values().sum::<u64>() - first.values().sum::<u64>();
-    Ok((
-        indices,
-        bytes as f64 * 8.0 / begin.elapsed().as_secs_f64() / 1e6,
-    ))
+
+    /// The index that this part of the windows does not reach.
+    fn at(&self, part: f64) -> f64 {
+        self.windows[(part * (self.windows.len() - 1) as f64) as usize]
+    }
+}
+
+impl fmt::Display for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "Jain over {} windows of {} ms: median {:.3}, tenth {:.3}, least {:.3}; over all of them {:.3}; {:.0} Mb/s",
+            self.windows.len(),
+            WINDOW.as_millis(),
+            self.at(0.5),
+            self.at(0.1),
+            self.at(0.0),
+            self.whole,
+            self.megabits_per_second,
+        )
+    }
+}
+
+/// What came for each process since then.
+fn between(before: &BTreeMap<u64, u64>, now: &BTreeMap<u64, u64>) -> Vec<u64> {
+    let since = |(port, bytes): (&u64, &u64)| bytes - before.get(port).unwrap_or(&0);
+    now.iter().map(since).collect()
 }
