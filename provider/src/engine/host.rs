@@ -13,6 +13,13 @@ use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+/// Headers of IP and UDP, which are ICMP's of an echo request, too.
+const IPV4_UDP_BYTES: u32 = 28;
+const IPV6_UDP_BYTES: u32 = 48;
+
+/// IP packets that a way must carry, rounded up: the least full packet has 576 bytes of UDP payload (WIRE 4.25).
+const IP_BYTES_NEEDED: u32 = 640;
+
 /// A receive queue and the number of queue pairs that use it.
 struct SharedQueue {
     queue: Arc<ReceiveQueue>,
@@ -105,6 +112,12 @@ impl Objects {
             Event::PeerSilent {
                 peer,
                 own,
+                swallowed_bytes: Some(bytes),
+                ..
+            } => warn_of_narrow_way(qp.qpn(), (*own, *peer), *bytes),
+            Event::PeerSilent {
+                peer,
+                own,
                 answered,
                 ..
             } => warn_of_silence(
@@ -137,6 +150,22 @@ fn warn_of_silence(
              open in the firewalls of both hosts, and is {PORT_BASE_VARIABLE} the same on both?"
         );
     }
+}
+
+/// The same, of a peer that answers, but not to what has data in it: `bytes` of UDP payload are too many for the way.
+fn warn_of_narrow_way(qpn: Qpn, (own, peer): (IpAddr, SocketAddr), bytes: u32) {
+    let headers = match own {
+        IpAddr::V4(_) => IPV4_UDP_BYTES,
+        IpAddr::V6(_) => IPV6_UDP_BYTES,
+    };
+    let ip_bytes = bytes + headers;
+    log::warn!(
+        "queue pair {qpn} on {own} fails: the way to {peer} carries no IP packet of {ip_bytes} bytes, only smaller ones, and \
+         packets with data are no smaller; raise the MTU of what lies between (switches, tunnels) to {IP_BYTES_NEEDED} at \
+         least: `ping -M do -s {} {}` shows where it ends",
+        ip_bytes - headers,
+        peer.ip()
+    );
 }
 
 /// The core's [`Host`]: borrowed for one call.

@@ -444,8 +444,9 @@ impl Connection {
             self.count_lost(cx, at, outcome.lost);
             self.lost_paths |= 1 << at;
         }
+        self.wide_enough_for(cx.now, outcome.largest_acked_bytes);
         if let Some(bytes) = outcome.hole_bytes {
-            self.handle_hole(cx, bytes);
+            self.handle_hole(cx, at, bytes);
         }
         if outcome.woke {
             self.log_path(cx, at, What::PathReturns);

@@ -237,8 +237,9 @@ impl Connection {
         path.tx.move_to(cx.now);
         cx.shared.counters.moves += 1;
         self.log_move(cx, at, MoveCause::Silence, present);
-        if self.plane_check_at.is_none() && self.has_lane_to_try() {
-            self.plane_check_at = Some(cx.now + PLANE_RETRY_NS);
+        let check_at = cx.now + PLANE_RETRY_NS;
+        if self.plane_check_at.is_none_or(|at| at > check_at) && self.has_lane_to_try() {
+            self.plane_check_at = Some(check_at);
         }
     }
 

@@ -124,6 +124,8 @@ pub(super) struct Node {
     pub failures: Vec<(QpId, QpFailure)>,
     pub established: Vec<QpId>,
     pub silent: Vec<(QpId, bool)>,
+    /// Packets of so many bytes were said not to pass when a queue pair failed.
+    pub swallowed_bytes: Option<u32>,
     /// It does not run: what arrives is lost.
     pub dead: bool,
     /// It receives and does not send: the test does that.
@@ -250,6 +252,7 @@ impl Network {
             failures: Vec::new(),
             established: Vec::new(),
             silent: Vec::new(),
+            swallowed_bytes: None,
             dead: false,
             mute: false,
         };
@@ -441,7 +444,15 @@ impl Network {
                 Event::ReceiveDone(done) => node.receives.push(done),
                 Event::QpFailed { qp, failure } => node.failures.push((qp, failure)),
                 Event::Established { qp } => node.established.push(qp),
-                Event::PeerSilent { qp, answered, .. } => node.silent.push((qp, answered)),
+                Event::PeerSilent {
+                    qp,
+                    answered,
+                    swallowed_bytes,
+                    ..
+                } => {
+                    node.silent.push((qp, answered));
+                    node.swallowed_bytes = swallowed_bytes.or(node.swallowed_bytes);
+                }
             }
         }
     }
