@@ -23,9 +23,13 @@ fn statuses(network: &Network, node: usize) -> Vec<Status> {
 /// 7 retries, timeout 14: 8 × 67 ms.
 const PATIENCE: u64 = 8 * (4096 << 14);
 
+// WIRE 3.18
 #[rstest]
-fn a_silent_peer_fails_the_work_within_the_bound(#[values(false, true)] icmp: bool) {
-    let mut network = Network::pair(101, Weather { icmp, ..CALM }, 1);
+fn a_silent_peer_fails_the_work_within_the_bound(
+    #[values(false, true)] icmp: bool,
+    #[values(1, 2, 4)] planes: u8,
+) {
+    let mut network = Network::pair(101, Weather { icmp, ..CALM }, planes);
     let (a, b) = network.connected(0, 1);
     exchange(&mut network, (0, a), (1, b));
     network.run(10 * MS);
@@ -55,6 +59,48 @@ fn a_silent_peer_fails_the_work_within_the_bound(#[values(false, true)] icmp: bo
     assert_eq!(statuses(&network, 0).last(), Some(&Status::Flushed));
     network.run(3_000 * MS);
     assert!(network.nodes[0].failures.len() == 1);
+}
+
+// WIRE 3.18
+/// A plane of that number leads somewhere else: over `lo` each host meets itself, and nobody listens there.
+#[rstest]
+fn a_plane_that_refuses_ends_nothing_while_another_works(
+    #[values(true, false)] from_the_start: bool,
+    #[values(0.0, 0.1)] loss: f64,
+    #[values(0, 1)] plane: u8,
+) {
+    let mut network = Network::pair(111, Weather { loss, ..CALM }, 2);
+    let refused = vec![ip(1, plane), ip(2, plane)];
+    // The GIDs are of the first plane.
+    if from_the_start && plane == 1 {
+        network.refused = refused.clone();
+    }
+    let (a, b) = network.connected(0, 1);
+    exchange(&mut network, (0, a), (1, b));
+    network.refused = refused;
+    network.region(0, 6, 0, vec![0; 200_000], Visibility::Relaxed);
+    network.region(1, 7, 0, vec![0; 200_000], Visibility::Relaxed);
+    network.nodes[0].sends.clear();
+    let write = Operation::Write {
+        remote_addr: 0,
+        rkey: 7,
+    };
+    for count in 1..20 {
+        network.submit(0, a, count as u64, write, gather(6, 0, 200_000));
+        let done = |network: &Network| network.nodes[0].sends.len() == count;
+        assert!(network.run_until(PATIENCE, done), "after {count}");
+        assert_eq!(statuses(&network, 0).last(), Some(&Status::Success));
+        network.run(30 * MS);
+    }
+    assert!(network.nodes[0].failures.is_empty());
+    // The process behind the plane that works dies, too.
+    network.nodes[1].dead = true;
+    network.weather.icmp = true;
+    let start = network.now;
+    network.submit(0, a, 99, write, gather(6, 0, 200_000));
+    assert!(network.run_until(PATIENCE, |network| network.nodes[0].sends.len() == 20));
+    assert_eq!(statuses(&network, 0)[19], Status::RetryExceeded);
+    assert!(network.now.since_ns(start) < PATIENCE / 2);
 }
 
 // WIRE 4.16

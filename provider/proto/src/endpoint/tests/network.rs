@@ -178,6 +178,8 @@ pub(super) struct Network {
     pub carried: u64,
     /// Larger packets vanish, or are answered by ICMP, once so many packets were carried.
     pub largest: usize,
+    /// Nobody listens at these addresses, and the host that packets to them come to says so.
+    pub refused: Vec<IpAddr>,
     pub narrow_after: u64,
     pub tells_largest: bool,
     /// Only those from this address.
@@ -232,6 +234,7 @@ impl Network {
             sniffed: None,
             carried: 0,
             largest: usize::MAX,
+            refused: Vec::new(),
             narrow_after: 0,
             tells_largest: false,
             narrow: None,
@@ -552,6 +555,10 @@ impl Network {
         let Delivery { to, from, bytes } = delivery;
         let ce = self.rng.random_bool(self.weather.ce);
         // Source ports are deaf.
+        if self.refused.contains(&to.ip()) {
+            self.unreachable(from, to);
+            return;
+        }
         let owner = |node: &&mut Node| node.addresses.contains(&to.ip()) && node.port == to.port();
         let Some(node) = self
             .nodes
