@@ -98,4 +98,14 @@ pub enum Event {
         /// data are no smaller.
         swallowed_bytes: Option<u32>,
     },
+    /// The peer's host says that nobody listens there any more (WIRE 3.18): the connection ends now, and its queue pairs fail
+    /// as soon as they have something to send. For people who ask why.
+    PeerUnreachable {
+        /// Where the peer received.
+        peer: SocketAddr,
+        /// Our own address.
+        own: IpAddr,
+        /// Queue pairs that used the connection.
+        queue_pairs: u32,
+    },
 }

@@ -99,6 +99,14 @@ impl Objects {
             Event::QpFailed { qp, .. }
             | Event::Established { qp }
             | Event::PeerSilent { qp, .. } => *qp,
+            Event::PeerUnreachable {
+                peer,
+                own,
+                queue_pairs,
+            } => {
+                warn_of_dead_peer(*own, *peer, *queue_pairs);
+                return;
+            }
         };
         let Some(qp) = self.get(id) else {
             log::debug!("event for {id:?}, which is gone: {event:?}");
@@ -108,6 +116,7 @@ impl Objects {
             Event::SendDone(done) => qp.on_send_done(done),
             Event::ReceiveDone(done) => qp.on_receive_done(done),
             Event::QpFailed { failure, .. } => qp.on_failed(*failure),
+            Event::PeerUnreachable { .. } => {}
             Event::Established { .. } => qp.on_established(),
             Event::PeerSilent {
                 peer,
@@ -150,6 +159,15 @@ fn warn_of_silence(
              open in the firewalls of both hosts, and is {PORT_BASE_VARIABLE} the same on both?"
         );
     }
+}
+
+/// The same, of all queue pairs that have the same peer.
+fn warn_of_dead_peer(own: IpAddr, peer: SocketAddr, queue_pairs: u32) {
+    log::warn!(
+        "the connection from {own} to {peer} ends, and {queue_pairs} queue pairs lose their peer: that host answers that nobody \
+         listens there (ICMP port unreachable). Its process has crashed or was killed: look there; or else a firewall rejects \
+         these packets, which has to let the UDP ports through"
+    );
 }
 
 /// The same, of a peer that answers, but not to what has data in it: `bytes` of UDP payload are too many for the way.

@@ -17,8 +17,8 @@ use crate::types::{QpId, Route, SourceSlot, Time};
 use crate::wire::{Qpn, Token};
 
 /// Routes that must all be reported unreachable, one at least of each plane in use, with nothing heard of the peer, before it
-/// is taken for dead. What
-/// counts is any packet's error: a train that met a dead peer may have used up the errors that its kernel sends.
+/// is taken for dead. What counts is any packet's error: a train that met a dead peer may have used up the errors that its
+/// kernel sends.
 const SUSPICION_ROUTES: usize = 3;
 
 /// A suspicion that is not confirmed is forgotten after this. Kernels send few errors after a burst, about one a second.

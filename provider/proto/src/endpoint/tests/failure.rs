@@ -55,6 +55,11 @@ fn a_silent_peer_fails_the_work_within_the_bound(
     ];
     assert_eq!(statuses(&network, 0), expected);
     assert_eq!(network.nodes[0].failures, [(a, QpFailure::Fatal)]);
+    // Somebody will ask why.
+    let node = &network.nodes[0];
+    let said = (node.silent.clone(), node.unreachable.clone());
+    let silent = (vec![(a, true)], vec![]);
+    assert_eq!(said, if icmp { (vec![], vec![1]) } else { silent });
     network.submit(0, a, 9, Operation::Send, inline(b"?"));
     assert_eq!(statuses(&network, 0).last(), Some(&Status::Flushed));
     network.run(3_000 * MS);

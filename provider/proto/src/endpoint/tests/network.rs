@@ -124,6 +124,8 @@ pub(super) struct Node {
     pub failures: Vec<(QpId, QpFailure)>,
     pub established: Vec<QpId>,
     pub silent: Vec<(QpId, bool)>,
+    /// Queue pairs of connections whose peer's host said that nobody listens there.
+    pub unreachable: Vec<u32>,
     /// Packets of so many bytes were said not to pass when a queue pair failed.
     pub swallowed_bytes: Option<u32>,
     /// It does not run: what arrives is lost.
@@ -256,6 +258,7 @@ impl Network {
             established: Vec::new(),
             silent: Vec::new(),
             swallowed_bytes: None,
+            unreachable: Vec::new(),
             dead: false,
             mute: false,
         };
@@ -447,6 +450,7 @@ impl Network {
                 Event::ReceiveDone(done) => node.receives.push(done),
                 Event::QpFailed { qp, failure } => node.failures.push((qp, failure)),
                 Event::Established { qp } => node.established.push(qp),
+                Event::PeerUnreachable { queue_pairs, .. } => node.unreachable.push(queue_pairs),
                 Event::PeerSilent {
                     qp,
                     answered,
