@@ -179,6 +179,37 @@ fn of_paths_that_are_all_silent_few_ask() {
     assert_eq!(statuses(&network, 0), [Status::Success]);
 }
 
+// WIRE 4.16, 4.29
+#[test]
+fn a_long_round_trip_does_not_put_off_the_next_question() {
+    let mut network = Network::pair(112, CALM, 1);
+    let (a, b) = network.connected(0, 1);
+    exchange(&mut network, (0, a), (1, b));
+    network.region(0, 6, 0, vec![0; 200_000], Visibility::Relaxed);
+    network.region(1, 7, 0, vec![0; 200_000], Visibility::Relaxed);
+    network.nodes[0].sends.clear();
+    let write = Operation::Write {
+        remote_addr: 0,
+        rkey: 7,
+    };
+    let probes = |network: &Network| network.nodes[0].endpoint.counters().probes_sent;
+    // A round trip takes 200 ms for once: as if the peer had been stopped.
+    network.weather.delay_ns = 100 * MS;
+    network.submit(0, a, 1, write, gather(6, 0, 100));
+    assert!(network.run_until(PATIENCE, |network| network.nodes[0].sends.len() == 1));
+    network.run(PATIENCE);
+    let latest = network.now;
+    network.cut = vec![ip(1, 0)];
+    network.submit(0, a, 2, write, gather(6, 0, 200_000));
+    let before = probes(&network);
+    let asked = network.run_until(PATIENCE, |network| probes(network) > before);
+    let after = network.now.since_ns(latest);
+    assert!(
+        asked && after <= 45 * MS,
+        "the first probe leaves after {after} ns"
+    );
+}
+
 // WIRE 3.22
 #[rstest]
 fn a_process_that_was_stopped_does_not_blame_its_peer(#[values(false, true)] peer_dies: bool) {
