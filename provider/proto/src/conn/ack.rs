@@ -99,7 +99,7 @@ impl Connection {
     }
 
     /// An ACK is due at once, whatever was received.
-    pub(super) fn ack_now(&mut self, _cx: &Context<'_>) {
+    pub(crate) fn ack_now(&mut self, _cx: &Context<'_>) {
         self.ack.due = self.ack.due.max(1);
     }
 
