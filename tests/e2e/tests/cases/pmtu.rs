@@ -108,8 +108,14 @@ fn check_too_narrow(bench: &Bench, program: &'static str) -> Result<()> {
     let client = server.clone().args([Host::A.ipv4().to_string()]);
     let pair = bench.pair_to_run(&fabric, server, client, port.parse()?)?;
     let outcome = pair.run_disturbed(|server, client| {
-        Sampler::start(server.pid(), NIC).wait_flowing(FLOWS_WITHIN)?;
+        // By now both are in their namespaces. What READs bring arrives at the client.
         client.run_on(STRETCH)?;
+        let receiver = if program == "ib_read_bw" {
+            &*client
+        } else {
+            &*server
+        };
+        Sampler::start(receiver.pid(), NIC).wait_flowing(FLOWS_WITHIN)?;
         fabric.set_largest(Place::ALL, TOO_NARROW_BYTES.into())
     })?;
     let said = [&outcome.client.stderr, &outcome.server.stderr].map(|text| {
