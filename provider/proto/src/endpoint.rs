@@ -218,7 +218,11 @@ impl Endpoint {
         let indices: SmallVec<[ConnectionIndex; 8]> = self.connections.indices().collect();
         for index in indices {
             let dead = self.on_connection(now, index, |connection, cx| {
-                connection.handle_unreachable(cx, destination, source)
+                let dead = connection.handle_unreachable(cx, destination, source);
+                if dead {
+                    connection.tell_unreachable(cx.shared);
+                }
+                dead
             });
             if dead == Some(true) {
                 self.shared.counters.connections_lost += 1;

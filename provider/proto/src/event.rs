@@ -83,7 +83,8 @@ pub enum Event {
         /// Queue pair.
         qp: QpId,
     },
-    /// The peer was silent for as long as the queue pair allows (WIRE 3.22), which fails it now: for people who ask why.
+    /// The peer was silent for as long as the queue pair allows (WIRE 3.22), or nothing of what has to be sent there has
+    /// passed for so long (WIRE 4.32), which fails it now: for people who ask why.
     PeerSilent {
         /// Queue pair.
         qp: QpId,
@@ -93,5 +94,18 @@ pub enum Event {
         own: IpAddr,
         /// It had answered before.
         answered: bool,
+        /// It is not silent, but the way there swallows packets of so many bytes (UDP payload) and more, and packets with
+        /// data are no smaller.
+        swallowed_bytes: Option<u32>,
+    },
+    /// The peer's host says that nobody listens there any more (WIRE 3.18): the connection ends now, and its queue pairs fail
+    /// as soon as they have something to send. For people who ask why.
+    PeerUnreachable {
+        /// Where the peer received.
+        peer: SocketAddr,
+        /// Our own address.
+        own: IpAddr,
+        /// Queue pairs that used the connection.
+        queue_pairs: u32,
     },
 }

@@ -58,6 +58,11 @@ pub enum SelectionError {
         /// Why, and the cure.
         reason: String,
     },
+    /// The loopback interface is listed as one plane of several.
+    LoopbackPlane {
+        /// Its name.
+        name: String,
+    },
     /// A device was asked for by a name that none has.
     UnknownDevice {
         /// The name.
@@ -103,6 +108,12 @@ impl fmt::Display for SelectionError {
                     "{DEVICES_VARIABLE} names the network interface \"{name}\", {reason}"
                 )
             }
+            Self::LoopbackPlane { name } => write!(
+                f,
+                "{DEVICES_VARIABLE} makes \"{name}\" one plane of several: each host reaches only itself over it, and never the \
+                 other end. Leave it out; planes are interfaces that lead to the other hosts, and \"{name}\" can be a device of \
+                 its own"
+            ),
             Self::UnknownDevice { name, known } => {
                 write!(
                     f,
@@ -279,6 +290,13 @@ fn choose_listed(entries: &[Entry], present: &[Interface]) -> Result<Vec<Device>
             })?;
             first_error = first_error.or_else(|| why_unusable(interface));
             planes.push(interface);
+        }
+        if planes.len() > 1
+            && let Some(loopback) = planes.iter().find(|one| one.loopback)
+        {
+            return Err(SelectionError::LoopbackPlane {
+                name: loopback.name.clone(),
+            });
         }
         // Of several planes one is enough to begin with.
         let all_unusable = planes.iter().all(|one| why_unusable(one).is_some());

@@ -270,3 +270,24 @@ fn bad_lists_of_planes_are_refused(#[case] text: &str) {
     let error = Selection::parse(text).unwrap_err();
     assert!(matches!(error, SelectionError::BadEntry { .. }), "{error}");
 }
+
+/// What users complain about: "eth0 and lo in one device: connects, and dies at once".
+#[rstest]
+#[case("mr0=eth0+lo")]
+#[case("lo+eth0")]
+fn loopback_is_no_plane_beside_others(#[case] text: &str) {
+    let present = [
+        interface("lo", 1, &["127.0.0.1"]),
+        interface("eth0", 2, &["10.0.0.1"]),
+    ];
+    let choose = |text: &str| Selection::parse(text).unwrap().choose(&present);
+    let error = choose(text).unwrap_err();
+    assert!(matches!(error, SelectionError::LoopbackPlane { .. }));
+    let said = error.to_string();
+    assert!(
+        said.contains("\"lo\"") && said.contains("Leave it out"),
+        "{said}"
+    );
+    // Alone it is a device.
+    assert_eq!(choose("eth0,lo").unwrap().len(), 2);
+}

@@ -13,6 +13,13 @@ use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+/// Headers of IP and UDP, which are ICMP's of an echo request, too.
+const IPV4_UDP_BYTES: u32 = 28;
+const IPV6_UDP_BYTES: u32 = 48;
+
+/// IP packets that a way must carry, rounded up: the least full packet has 576 bytes of UDP payload (WIRE 4.25).
+const IP_BYTES_NEEDED: u32 = 640;
+
 /// A receive queue and the number of queue pairs that use it.
 struct SharedQueue {
     queue: Arc<ReceiveQueue>,
@@ -92,6 +99,14 @@ impl Objects {
             Event::QpFailed { qp, .. }
             | Event::Established { qp }
             | Event::PeerSilent { qp, .. } => *qp,
+            Event::PeerUnreachable {
+                peer,
+                own,
+                queue_pairs,
+            } => {
+                warn_of_dead_peer(*own, *peer, *queue_pairs);
+                return;
+            }
         };
         let Some(qp) = self.get(id) else {
             log::debug!("event for {id:?}, which is gone: {event:?}");
@@ -101,7 +116,14 @@ impl Objects {
             Event::SendDone(done) => qp.on_send_done(done),
             Event::ReceiveDone(done) => qp.on_receive_done(done),
             Event::QpFailed { failure, .. } => qp.on_failed(*failure),
+            Event::PeerUnreachable { .. } => {}
             Event::Established { .. } => qp.on_established(),
+            Event::PeerSilent {
+                peer,
+                own,
+                swallowed_bytes: Some(bytes),
+                ..
+            } => warn_of_narrow_way(qp.qpn(), (*own, *peer), *bytes),
             Event::PeerSilent {
                 peer,
                 own,
@@ -137,6 +159,31 @@ fn warn_of_silence(
              open in the firewalls of both hosts, and is {PORT_BASE_VARIABLE} the same on both?"
         );
     }
+}
+
+/// The same, of all queue pairs that have the same peer.
+fn warn_of_dead_peer(own: IpAddr, peer: SocketAddr, queue_pairs: u32) {
+    log::warn!(
+        "the connection from {own} to {peer} ends, and {queue_pairs} queue pairs lose their peer: that host answers that nobody \
+         listens there (ICMP port unreachable). Its process has crashed or was killed: look there; or else a firewall rejects \
+         these packets, which has to let the UDP ports through"
+    );
+}
+
+/// The same, of a peer that answers, but not to what has data in it: `bytes` of UDP payload are too many for the way.
+fn warn_of_narrow_way(qpn: Qpn, (own, peer): (IpAddr, SocketAddr), bytes: u32) {
+    let headers = match own {
+        IpAddr::V4(_) => IPV4_UDP_BYTES,
+        IpAddr::V6(_) => IPV6_UDP_BYTES,
+    };
+    let ip_bytes = bytes + headers;
+    log::warn!(
+        "queue pair {qpn} on {own} fails: the way to {peer} carries no IP packet of {ip_bytes} bytes, only smaller ones, and \
+         packets with data are no smaller; raise the MTU of what lies between (switches, tunnels) to {IP_BYTES_NEEDED} at \
+         least: `ping -M do -s {} {}` shows where it ends",
+        ip_bytes - headers,
+        peer.ip()
+    );
 }
 
 /// The core's [`Host`]: borrowed for one call.

@@ -169,23 +169,28 @@ impl Sockets {
         let segment_len = usize::from(segment_len);
         let segments = total.div_ceil(segment_len);
         let to = RawAddress::new(&destination);
+        let detour = self
+            .way_to_own(destination.ip())
+            .map(|interface| Detour::new(interface, &local.address));
+        let detour = detour.as_ref();
         let one_call = iov.len() <= MAX_TRAIN_IOVECS
             && (segments == 1
                 || total <= MAX_TRAIN_BYTES
                     && segments <= local.max_segments.load(Ordering::Relaxed)
                     && local.segmentation.load(Ordering::Relaxed));
         if !one_call {
-            return self.send_each(socket, &to, iov, segment_len);
+            return self.send_each(socket, &to, detour, iov, segment_len);
         }
         match self.send_once(
             socket,
             &to,
+            detour,
             iov,
             (segments > 1).then_some(segment_len as u16),
         ) {
             Ok(()) => Ok(()),
             Err(Errno(libc::EINVAL | libc::EIO | libc::EOPNOTSUPP)) if segments > 1 => {
-                self.send_each(socket, &to, iov, segment_len)?;
+                self.send_each(socket, &to, detour, iov, segment_len)?;
                 // The same packets went one by one: it was the train that was refused.
                 note_refusal(local, segments);
                 Ok(())
@@ -199,14 +204,16 @@ impl Sockets {
         &self,
         socket: &Source,
         to: &(RawAddress, libc::socklen_t),
+        detour: Option<&Detour>,
         iov: &[IoVec],
         segment_len: Option<u16>,
     ) -> Result<(), Errno> {
-        let mut control = SegmentControl([0; 3]);
+        let mut control = Control::new(detour);
         let mut message = message(to, iov);
         if let Some(segment_len) = segment_len {
-            control.attach(&mut message, segment_len);
+            control.push(libc::SOL_UDP, UDP_SEGMENT, segment_len);
         }
+        control.attach(&mut message);
         self.retry(socket, || {
             // SAFETY: `message` points at `to`, `iov` and `control`, which outlive the call; the kernel checks every
             // address in `iov` itself and only reads.
@@ -248,10 +255,13 @@ impl Sockets {
         &self,
         socket: &Source,
         to: &(RawAddress, libc::socklen_t),
+        detour: Option<&Detour>,
         iov: &[IoVec],
         segment_len: usize,
     ) -> Result<(), SendFailure> {
         let mut splitter = Splitter::new(iov, segment_len);
+        // The kernel only reads it: all packets share it.
+        let mut control = Control::new(detour);
         let mut segments_sent = 0;
         loop {
             let mut pieces = [IoVec::from_slice(&[]); FALLBACK_IOVECS];
@@ -265,6 +275,7 @@ impl Sockets {
                 match splitter.next_packet(&mut pieces[used..]) {
                     Split::Packet(count) => {
                         headers[packets].msg_hdr = message(to, &pieces[used..used + count]);
+                        control.attach(&mut headers[packets].msg_hdr);
                         packets += 1;
                         used += count;
                     }
@@ -283,7 +294,7 @@ impl Sockets {
             while done < packets {
                 let rest = &mut headers[done..packets];
                 let sent = self.retry(socket, || {
-                    // SAFETY: each header points at `to` and at a part of `pieces`; both outlive the call.
+                    // SAFETY: each header points at `to`, at `control` and at a part of `pieces`, which outlive the call.
                     let sent = unsafe {
                         libc::sendmmsg(
                             socket.fd.as_raw_fd(),
@@ -312,24 +323,81 @@ impl Sockets {
     }
 }
 
-/// Room for one control message with a u16, aligned as the kernel wants it.
+/// Room for the control messages of one send, aligned as the kernel wants them.
 #[repr(C, align(8))]
-struct SegmentControl([u64; 3]);
+struct Control {
+    room: [u64; CONTROL_WORDS],
+    used_bytes: usize,
+}
 
-impl SegmentControl {
-    fn attach(&mut self, message: &mut libc::msghdr, segment_len: u16) {
-        message.msg_control = self.0.as_mut_ptr().cast();
-        // SAFETY: CMSG_SPACE(2) is 24 at most, the room in `self`; the header and the two bytes of data lie within,
-        // and `write_unaligned` asks for no alignment.
+/// CMSG_SPACE of a u16 and of an in6_pktinfo is 24 and 40.
+const CONTROL_WORDS: usize = 8;
+
+impl Control {
+    fn new(detour: Option<&Detour>) -> Control {
+        let mut control = Control {
+            room: [0; CONTROL_WORDS],
+            used_bytes: 0,
+        };
+        match detour {
+            None => {}
+            Some(Detour::V4(info)) => control.push(libc::IPPROTO_IP, libc::IP_PKTINFO, *info),
+            Some(Detour::V6(info)) => control.push(libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, *info),
+        }
+        control
+    }
+
+    fn push<T: Copy>(&mut self, level: libc::c_int, kind: libc::c_int, value: T) {
+        let length = size_of::<T>() as u32;
+        // SAFETY: arithmetic only.
+        let (space, with_header) = unsafe { (libc::CMSG_SPACE(length), libc::CMSG_LEN(length)) };
+        assert!(self.used_bytes + space as usize <= size_of_val(&self.room));
+        // SAFETY: header and data lie within the room, as was just checked. It is aligned for the header, and CMSG_SPACE
+        // keeps that so; `write_unaligned` asks for no alignment.
         unsafe {
-            message.msg_controllen = libc::CMSG_SPACE(size_of::<u16>() as u32) as _;
-            let header = libc::CMSG_FIRSTHDR(message);
-            (*header).cmsg_level = libc::SOL_UDP;
-            (*header).cmsg_type = UDP_SEGMENT;
-            (*header).cmsg_len = libc::CMSG_LEN(size_of::<u16>() as u32) as _;
-            libc::CMSG_DATA(header)
-                .cast::<u16>()
-                .write_unaligned(segment_len);
+            let at = self.room.as_mut_ptr().cast::<u8>().add(self.used_bytes);
+            let header = at.cast::<libc::cmsghdr>();
+            (*header).cmsg_level = level;
+            (*header).cmsg_type = kind;
+            (*header).cmsg_len = with_header as _;
+            libc::CMSG_DATA(header).cast::<T>().write_unaligned(value);
+        }
+        self.used_bytes += space as usize;
+    }
+
+    /// `message` bears what was pushed; it must not outlive this.
+    fn attach(&mut self, message: &mut libc::msghdr) {
+        if self.used_bytes > 0 {
+            message.msg_control = self.room.as_mut_ptr().cast();
+            message.msg_controllen = self.used_bytes as _;
+        }
+    }
+}
+
+/// Another way out than the socket's own: an address of this host is reached by its own interface only, which the socket's
+/// (`IP_UNICAST_IF`) is not if that is the address of another plane.
+#[derive(Clone, Copy)]
+enum Detour {
+    V4(libc::in_pktinfo),
+    V6(libc::in6_pktinfo),
+}
+
+impl Detour {
+    fn new(interface: u32, source: &SocketAddr) -> Detour {
+        match source {
+            SocketAddr::V4(v4) => Detour::V4(libc::in_pktinfo {
+                ipi_ifindex: interface as _,
+                // Without it the kernel would choose the source by the interface.
+                ipi_spec_dst: libc::in_addr {
+                    s_addr: u32::from_ne_bytes(v4.ip().octets()),
+                },
+                ipi_addr: libc::in_addr { s_addr: 0 },
+            }),
+            // The source is that of the socket.
+            SocketAddr::V6(_) => Detour::V6(libc::in6_pktinfo {
+                ipi6_addr: libc::in6_addr { s6_addr: [0; 16] },
+                ipi6_ifindex: interface,
+            }),
         }
     }
 }

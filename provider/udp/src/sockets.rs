@@ -78,6 +78,8 @@ pub struct Sockets {
     port: u16,
     port_index: u16,
     receive_offload: bool,
+    /// Own addresses with the index of their interface, if they are on several.
+    own_ways: Vec<(IpAddr, u32)>,
     /// Some source has `has_errors` set: saves the walk over all of them.
     pub(crate) any_errors: AtomicBool,
 }
@@ -126,8 +128,17 @@ impl Sockets {
             port: base + port_index,
             port_index,
             receive_offload,
+            own_ways: own_ways(config),
             any_errors: AtomicBool::new(false),
         })
+    }
+
+    /// The interface that leads to an own address, where planes have several interfaces.
+    #[inline]
+    pub(crate) fn way_to_own(&self, ip: IpAddr) -> Option<u32> {
+        let mut ways = self.own_ways.iter();
+        ways.find(|(own, _)| *own == ip)
+            .map(|(_, interface)| *interface)
     }
 
     /// The UDP port of the receive sockets.
@@ -330,6 +341,14 @@ fn bind_all(locals: &[IpAddr], port: u16) -> Result<Vec<OwnedFd>, (IpAddr, io::E
             open().map_err(|error| (ip, error))
         })
         .collect()
+}
+
+fn own_ways(config: &Config) -> Vec<(IpAddr, u32)> {
+    let locals = config.locals.iter().map(IpAddr::to_canonical);
+    let ways = locals.zip(config.interfaces.iter().copied());
+    let ways: Vec<_> = ways.filter(|(_, interface)| *interface != 0).collect();
+    let several = ways.iter().any(|(_, interface)| *interface != ways[0].1);
+    if several { ways } else { Vec::new() }
 }
 
 fn open_source(

@@ -122,6 +122,7 @@ fn a_calm_network_loses_nothing() {
 #[case::a_closing_peer_was_heard_for_long(117_718_449_199_777)]
 #[case::a_burst_lost_a_probe_every_20_ms(117_718_496_658_907)]
 #[case::a_late_open_of_the_former_life(117_718_667_685_019)]
+#[case::an_ack_overtook_the_hello(317_720_850_498_100)]
 fn seeds_that_failed_once(#[case] seed: u64) {
     let outcome = World::run(&random(seed), false);
     assert!(outcome.is_right(), "{outcome}");

@@ -99,7 +99,7 @@ impl Connection {
     }
 
     /// An ACK is due at once, whatever was received.
-    pub(super) fn ack_now(&mut self, _cx: &Context<'_>) {
+    pub(crate) fn ack_now(&mut self, _cx: &Context<'_>) {
         self.ack.due = self.ack.due.max(1);
     }
 
@@ -444,8 +444,9 @@ impl Connection {
             self.count_lost(cx, at, outcome.lost);
             self.lost_paths |= 1 << at;
         }
+        self.wide_enough_for(cx.now, outcome.largest_acked_bytes);
         if let Some(bytes) = outcome.hole_bytes {
-            self.handle_hole(cx, bytes);
+            self.handle_hole(cx, at, bytes);
         }
         if outcome.woke {
             self.log_path(cx, at, What::PathReturns);

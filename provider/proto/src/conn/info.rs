@@ -6,6 +6,7 @@ use crate::conn::schedule::TxPath;
 use crate::conn::sleep::ParkedPath;
 use crate::conn::streams::List;
 use crate::conn::{Connection, RxPath, Shared, State};
+use crate::event::Event;
 use crate::path::RoundTrip;
 use crate::telemetry::{
     ConnectionInfo, ConnectionState, GrantsInfo, PathInfo, PathState, ReceivingPathInfo,
@@ -73,6 +74,18 @@ impl Connection {
     /// Queue pairs that use it.
     pub(crate) fn stream_count(&self) -> u32 {
         self.streams.of(List::All).len() as u32
+    }
+
+    /// That the peer's host says that nobody listens there; nothing where nobody uses the connection.
+    pub(crate) fn tell_unreachable(&self, shared: &mut Shared) {
+        let queue_pairs = self.stream_count();
+        if queue_pairs > 0 {
+            shared.events.push_back(Event::PeerUnreachable {
+                peer: self.routes.first().destination,
+                own: self.key.source.to_ip(),
+                queue_pairs,
+            });
+        }
     }
 
     /// The connection ends: what its paths counted is kept in the sum.

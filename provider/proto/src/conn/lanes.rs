@@ -36,6 +36,8 @@ pub(crate) struct LaneState {
     pub enabled: bool,
     /// It may be taken to work: it is joined, or a path on it was answered once.
     pub proved: bool,
+    /// It swallows what carries data, and is not used before then if there is another (WIRE 4.32).
+    pub left_alone_until: Option<Time>,
     /// Speed of the peer's link, 0 if not known.
     pub peer_speed_mbps: u32,
     /// Bytes of DATA payload that paths sent there before they left it again.
@@ -53,6 +55,7 @@ impl LaneState {
             up: true,
             enabled: true,
             proved: true,
+            left_alone_until: None,
             peer_speed_mbps,
             sent_bytes: 0,
             tries: 0,

@@ -4,7 +4,7 @@
 //! `wants_urgent`, `wants_data` and `deadline`. Files by role: `rx` reads
 //! DATA, `ack` writes and reads acknowledgements, `schedule` decides what leaves next and on which path, `tx` builds the
 //! packets, `timer` says when something is due and does it, `hello` opens and ends connections, `life` opens and ends
-//! streams, `route` draws routes, `planes` follows planes that come and go, `sleep` lets go of
+//! streams, `pmtu` and `narrow` follow what sizes pass, `route` draws routes, `planes` follows planes that come and go, `sleep` lets go of
 //! what an idle connection does not need. State for sending and for receiving shares no keys: a connection to oneself has
 //! both in one object (WIRE 3.6).
 
@@ -15,6 +15,7 @@ mod hello;
 mod info;
 mod lanes;
 mod life;
+mod narrow;
 mod planes;
 mod pmtu;
 mod probe;
@@ -37,6 +38,7 @@ use rand::rngs::SmallRng;
 use crate::cc::{ConnectionWindow, Drain, FairShare, Inbound};
 use crate::conn::ack::AckState;
 use crate::conn::ended::EndedLives;
+use crate::conn::narrow::Narrow;
 use crate::conn::pmtu::Sizes;
 use crate::conn::probe::Suspicion;
 use crate::conn::reroll::Reroll;
@@ -178,6 +180,8 @@ pub(crate) struct Connection {
     /// Payload bytes of a full packet: what both ends and the route carry.
     payload_bytes: u16,
     sizes: Sizes,
+    /// Even the smallest full packets do not pass.
+    narrow: Option<Narrow>,
 
     // Set-up and end.
     hello_due: bool,
@@ -313,6 +317,7 @@ impl Connection {
             routes,
             payload_bytes: shared.config.payload_bytes,
             sizes: Sizes::new(shared.config.payload_bytes),
+            narrow: None,
             hello_due: true,
             hello_retry: Retry::new(now),
             close_reason: CloseReason::Idle,

@@ -8,7 +8,7 @@ use crate::endpoint::SteerError;
 use crate::path::entropy::Lane;
 use crate::telemetry::LaneInfo;
 use crate::telemetry::log::MoveCause;
-use crate::types::{EndpointConfig, Route};
+use crate::types::{EndpointConfig, Route, Time};
 
 /// A plane on which no path works is tried this often (WIRE 4.21).
 pub(super) const PLANE_RETRY_NS: u64 = 20_000_000;
@@ -31,7 +31,7 @@ impl Connection {
         let all = 0..self.routes.lanes().len();
         all.filter(|at| {
             let state = self.routes.state(*at);
-            state.enabled && state.up
+            state.enabled && state.up && state.left_alone_until.is_none()
         })
     }
 
@@ -52,7 +52,7 @@ impl Connection {
         if self.plane_check_at.is_none_or(|at| at > cx.now) {
             return;
         }
-        self.plane_check_at = None;
+        self.plane_check_at = self.routes.end_leaving_alone(cx.now);
         let lanes: SmallVec<[usize; 16]> = self.wanted_lanes().collect();
         for at in lanes {
             if self.works(at) {
@@ -168,7 +168,7 @@ impl Connection {
     }
 
     /// Paths on lanes that are not open go to those that are, where the fewest are, and prove their new routes.
-    fn leave_closed_lanes(&mut self, cx: &mut Context<'_>) {
+    pub(super) fn leave_closed_lanes(&mut self, cx: &mut Context<'_>) {
         for at in 0..self.paths.len() {
             let route = self.paths[at].route;
             if self.routes.open().any(|lane| lane.has(&route)) {
@@ -179,6 +179,11 @@ impl Connection {
                 self.try_lane(cx, at, &lane, MoveCause::PlaneClosed);
             }
         }
+    }
+
+    /// A plane may be tried again at `at`.
+    pub(super) fn leave_alone_until(&mut self, at: Time) {
+        self.plane_check_at = Some(self.plane_check_at.map_or(at, |other| other.min(at)));
     }
 
     /// How its lanes are.

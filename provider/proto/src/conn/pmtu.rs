@@ -120,10 +120,14 @@ impl Connection {
         }
     }
 
-    /// A path carries small packets, and nothing of `bytes` (UDP payload).
-    pub(super) fn handle_hole(&mut self, cx: &mut Context<'_>, bytes: u32) {
+    /// Path `at` carries small packets, and nothing of `bytes` (UDP payload).
+    pub(super) fn handle_hole(&mut self, cx: &mut Context<'_>, at: usize, bytes: u32) {
         // Others were sent before the last reduction, or belong to a search.
         if bytes as usize > self.packet_bytes() {
+            return;
+        }
+        if self.payload_bytes <= PAYLOAD_STEPS_BYTES[0] {
+            self.handle_narrow(cx, at, bytes);
             return;
         }
         cx.shared.counters.holes_found += 1;

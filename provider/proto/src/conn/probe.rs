@@ -9,14 +9,16 @@ use crate::conn::planes::PLANE_RETRY_NS;
 use crate::conn::streams::List;
 use crate::conn::{Connection, Context};
 use crate::endpoint::qp::{Phase, QpTable};
+use crate::path::entropy::Lane;
 use crate::path::{Bare, PROBE_CEILING_NS, PathAction};
 use crate::telemetry::log::{MoveCause, What};
 use crate::train::Train;
 use crate::types::{QpId, Route, SourceSlot, Time};
 use crate::wire::{Qpn, Token};
 
-/// Routes that must all be reported unreachable, with nothing heard of the peer, before it is taken for dead. What
-/// counts is any packet's error: a train that met a dead peer may have used up the errors that its kernel sends.
+/// Routes that must all be reported unreachable, one at least of each plane in use, with nothing heard of the peer, before it
+/// is taken for dead. What counts is any packet's error: a train that met a dead peer may have used up the errors that its
+/// kernel sends.
 const SUSPICION_ROUTES: usize = 3;
 
 /// A suspicion that is not confirmed is forgotten after this. Kernels send few errors after a burst, about one a second.
@@ -47,6 +49,22 @@ pub(crate) struct Suspicion {
     /// Routes that a probe has to be sent on.
     to_probe: SmallVec<[Route; SUSPICION_ROUTES]>,
     probed_at: Time,
+}
+
+impl Suspicion {
+    /// An error was reported for a packet to `destination`. One without a route counts for one of its own.
+    fn note(&mut self, destination: SocketAddr, source: Option<SourceSlot>) {
+        let there = self.reported.iter().filter(|(to, _)| *to == destination);
+        let known = source.is_some() && self.reported.contains(&(destination, source));
+        if !known && there.count() < SUSPICION_ROUTES {
+            self.reported.push((destination, source));
+        }
+    }
+
+    fn is_reported(&self, lane: &Lane) -> bool {
+        let mut reported = self.reported.iter();
+        reported.any(|(destination, _)| *destination == lane.destination)
+    }
 }
 
 impl Connection {
@@ -237,8 +255,9 @@ impl Connection {
         path.tx.move_to(cx.now);
         cx.shared.counters.moves += 1;
         self.log_move(cx, at, MoveCause::Silence, present);
-        if self.plane_check_at.is_none() && self.has_lane_to_try() {
-            self.plane_check_at = Some(cx.now + PLANE_RETRY_NS);
+        let check_at = cx.now + PLANE_RETRY_NS;
+        if self.plane_check_at.is_none_or(|at| at > check_at) && self.has_lane_to_try() {
+            self.plane_check_at = Some(check_at);
         }
     }
 
@@ -389,25 +408,33 @@ impl Connection {
             Some(suspicion) if suspicion.until > cx.now => suspicion,
             other => other.insert(fresh()),
         };
-        // An error without a route counts for one of its own.
-        if source.is_none() || !suspicion.reported.contains(&(destination, source)) {
-            suspicion.reported.push((destination, source));
-        }
-        if suspicion.reported.len() >= SUSPICION_ROUTES.min(all_routes) {
+        suspicion.note(destination, source);
+        // Where one plane leads to somebody else, or nowhere, the peer is alive as long as another plane works. Those that
+        // all paths have left count for nothing.
+        let routes = &self.routes;
+        let in_use = |lane: &&Lane| self.paths.iter().any(|path| lane.has(&path.route));
+        let everywhere = (routes.open().filter(in_use)).all(|lane| suspicion.is_reported(lane));
+        if everywhere && suspicion.reported.len() >= SUSPICION_ROUTES.min(all_routes) {
             return true;
         }
         if suspicion.to_probe.is_empty()
             && cx.now.since_ns(suspicion.probed_at) >= SUSPICION_PROBES_NS
         {
             suspicion.probed_at = cx.now;
-            let others = (0..all_routes)
-                .map(|turn| self.routes.nth(turn))
-                .filter(|route| {
-                    !suspicion
-                        .reported
-                        .contains(&(route.destination, Some(route.source)))
-                });
-            suspicion.to_probe = others.take(SUSPICION_ROUTES).collect();
+            // Each plane that says nothing, then whatever else there is.
+            let planes = routes.open().filter(|lane| !suspicion.is_reported(lane));
+            let mut to_probe: SmallVec<[Route; SUSPICION_ROUTES]> =
+                planes.map(|lane| routes.over(lane, 0)).collect();
+            for route in (0..all_routes).map(|turn| routes.nth(turn)) {
+                if to_probe.len() >= SUSPICION_ROUTES {
+                    break;
+                }
+                let reported = (route.destination, Some(route.source));
+                if !suspicion.reported.contains(&reported) && !to_probe.contains(&route) {
+                    to_probe.push(route);
+                }
+            }
+            suspicion.to_probe = to_probe;
         }
         false
     }

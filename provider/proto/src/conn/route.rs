@@ -12,7 +12,7 @@ use crate::conn::lanes::{self, LaneState, Told};
 use crate::endpoint::table::Key;
 use crate::endpoint::{ConnectError, SteerError};
 use crate::path::entropy::{Lane, Move, RouteChooser};
-use crate::types::{EndpointConfig, LocalAddress, LocalIndex, LocalSet, Route, SourceSlot};
+use crate::types::{EndpointConfig, LocalAddress, LocalIndex, LocalSet, Route, SourceSlot, Time};
 use crate::wire::{Gid, HELLO_ADDRESSES_MAX, PlaneAddress, PlaneId};
 
 /// The routes of a connection; see the file's head.
@@ -121,6 +121,33 @@ impl Routes {
         }
     }
 
+    /// The lane at `at` is to be left alone until then. False if it cannot be: there is no other that works.
+    pub(crate) fn leave_alone(&mut self, at: usize, until: Time) -> bool {
+        self.states[at].left_alone_until = Some(until);
+        self.choose_open();
+        let lane = self.lanes()[at];
+        !self.open().any(|open| *open == lane)
+    }
+
+    /// Lanes that were left alone for long enough may be tried again. When the next one is.
+    pub(crate) fn end_leaving_alone(&mut self, now: Time) -> Option<Time> {
+        let mut ended = false;
+        for state in &mut self.states {
+            if state.left_alone_until.is_some_and(|until| until <= now) {
+                state.left_alone_until = None;
+                ended = true;
+            }
+        }
+        if ended {
+            self.choose_open();
+        }
+        let others = self
+            .states
+            .iter()
+            .filter_map(|state| state.left_alone_until);
+        others.min()
+    }
+
     /// Switches the lanes of a plane on or off.
     pub(crate) fn steer(&mut self, plane: u8, enabled: bool) -> Result<(), SteerError> {
         let lanes = self.chooser.all().iter().zip(&mut self.states);
@@ -141,7 +168,8 @@ impl Routes {
     /// What paths may take: lanes that are up, proved and switched on, or what comes nearest to that.
     fn choose_open(&mut self) {
         let states = &self.states;
-        let choices: [fn(&LaneState) -> bool; 3] = [
+        let choices: [fn(&LaneState) -> bool; 4] = [
+            |lane| lane.enabled && lane.proved && lane.up && lane.left_alone_until.is_none(),
             |lane| lane.enabled && lane.proved && lane.up,
             |lane| lane.enabled && lane.proved,
             |lane| lane.enabled,

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use crate::conn::reroll::Reroll;
 use crate::conn::streams::List;
 use crate::conn::{Connection, Context, State};
-use crate::endpoint::qp::{Phase, QpTable};
+use crate::endpoint::qp::{Life, Phase, QpTable};
 use crate::event::Event;
 use crate::stream::Failure;
 use crate::types::{QpId, Time};
@@ -177,9 +177,14 @@ impl Connection {
 
     // ---- Silence (WIRE 3.22) ----
 
-    /// When the silence of the peer becomes too long for a life with work outstanding.
+    /// When the silence of the peer becomes too long for a life with work outstanding, or the time in which nothing of what
+    /// it sends has passed.
     fn silence_limit(&self, qps: &QpTable, id: QpId) -> Option<Time> {
         let life = qps.get(id)?.life.as_deref()?;
+        earlier(self.unheard_limit(life), self.narrow_limit(life))
+    }
+
+    fn unheard_limit(&self, life: &Life) -> Option<Time> {
         let patience_ns = life.patience_ns()?;
         let since = life.requester.waiting_since()?;
         match life.phase {
@@ -193,6 +198,9 @@ impl Connection {
     /// For `ns` this end neither asked nor listened: that is no silence of the peer (WIRE 3.22).
     fn excuse_absence(&mut self, cx: &mut Context<'_>, ns: u64) {
         self.last_heard = cx.now.min(self.last_heard + ns);
+        if let Some(narrow) = &mut self.narrow {
+            narrow.excuse(cx.now, ns);
+        }
         for id in self.streams.of(List::Active) {
             if let Some(life) = cx.qps.life_mut(*id) {
                 life.requester.excuse(cx.now, ns);
@@ -213,12 +221,13 @@ impl Connection {
             return;
         }
         self.silence_at = None;
+        self.narrow = self.narrow.filter(|narrow| !narrow.is_over(cx.now));
         // Who has work is active.
         let active: SmallVec<[QpId; 16]> = SmallVec::from_slice(self.streams.of(List::Active));
         for id in active {
             match self.silence_limit(cx.qps, id) {
                 Some(at) if at <= cx.now => {
-                    self.tell_of_silence(cx, id);
+                    self.end_of_patience(cx, id);
                     let failure = Failure::of_request(crate::types::Status::RetryExceeded);
                     self.fail_by_request(cx, id, failure);
                 }
@@ -227,15 +236,23 @@ impl Connection {
         }
     }
 
-    fn tell_of_silence(&self, cx: &mut Context<'_>, id: QpId) {
+    /// A life is about to fail because its peer is silent, or the way to it too narrow.
+    fn end_of_patience(&self, cx: &mut Context<'_>, id: QpId) {
         let Some(life) = cx.qps.life_mut(id) else {
             return;
         };
+        let heard = self.unheard_limit(life).is_none_or(|at| at > cx.now);
+        let narrow = self.narrow.filter(|_| heard);
+        if narrow.is_some() {
+            // They would be sent again for ever. The FILLs in their place are small and pass.
+            life.responder.drop_responses();
+        }
         let event = Event::PeerSilent {
             qp: id,
             peer: self.routes.first().destination,
             own: life.key.source.to_ip(),
             answered: life.phase != Phase::Opening,
+            swallowed_bytes: narrow.map(|narrow| narrow.bytes),
         };
         cx.shared.events.push_back(event);
     }

@@ -136,10 +136,6 @@ impl LossDetector {
     }
 
     /// What large packets came to: see `pmtu.rs`.
-    pub(super) fn sizes(&self) -> &HoleEvidence {
-        &self.sizes
-    }
-
     pub(super) fn sizes_mut(&mut self) -> &mut HoleEvidence {
         &mut self.sizes
     }

@@ -142,6 +142,8 @@ pub struct BlockOutcome {
     pub acked_packets: u32,
     /// Their bytes.
     pub acked_bytes: u64,
+    /// UDP payload of the largest of them.
+    pub largest_acked_bytes: u32,
     /// Packets newly declared lost.
     pub lost: u32,
     /// The route carries small packets and seems to swallow those of so many bytes (UDP payload) and more.

@@ -10,11 +10,13 @@
 
 use crate::types::Time;
 
-/// UDP payloads up to this are not suspected: IPv6 demands 1,280 bytes with its headers of every link.
-const CARRIED_BYTES: u32 = 1_200;
+/// UDP payloads up to this are not suspected: probes and markers are no larger, and a route that swallows these carries
+/// nothing at all.
+const CARRIED_BYTES: u32 = 128;
 
-/// Upper ends of the classes of UDP payloads, the last one open: fallback, tunnels, 1,500, half a page, 4 KiB.
-const CLASS_ENDS: [u32; 5] = [1_216, 1_360, 1_472, 2_112, 4_160];
+/// Upper ends of the classes of UDP payloads, the last one open: short messages, the least full packet, fallback, tunnels,
+/// 1,500, half a page, 4 KiB.
+const CLASS_ENDS: [u32; 7] = [320, 576, 1_216, 1_360, 1_472, 2_112, 4_160];
 const CLASSES: usize = CLASS_ENDS.len() + 1;
 
 /// Acknowledgements that proved a loss of the class, one after the other.
@@ -49,6 +51,8 @@ struct Losses {
     /// Any loss in this round; any series.
     in_round: bool,
     any: bool,
+    /// Of the smallest packets that the last rounds have shown to be swallowed, until somebody takes note; 0 is none.
+    hole_bytes: u32,
 }
 
 fn class(bytes: u32) -> usize {
@@ -92,15 +96,18 @@ impl HoleEvidence {
         }
     }
 
-    /// UDP payload bytes of the smallest packets that the route swallows, if it seems to.
+    /// UDP payload bytes of the smallest packets that the route seems to swallow, once for each round that shows it.
     #[inline]
-    pub(super) fn hole_bytes(&self) -> Option<u32> {
-        let losses = self.0.as_deref().filter(|losses| losses.any)?;
-        let swallowed = |series: &&Series| {
-            series.rounds >= HOLE_ROUNDS && series.last.since_ns(series.begun) >= HOLE_NS
-        };
-        let first = losses.series.iter().find(swallowed)?;
-        Some(first.least_bytes)
+    pub(super) fn take_hole_bytes(&mut self) -> Option<u32> {
+        let losses = self.0.as_deref_mut()?;
+        let bytes = std::mem::take(&mut losses.hole_bytes);
+        (bytes > 0).then_some(bytes)
+    }
+}
+
+impl Series {
+    fn is_hole(&self) -> bool {
+        self.rounds >= HOLE_ROUNDS && self.last.since_ns(self.begun) >= HOLE_NS
     }
 }
 
@@ -115,6 +122,7 @@ impl Losses {
 
     fn end_round(&mut self, now: Time) {
         self.any = true;
+        self.hole_bytes = 0;
         for (series, lost) in self.series.iter_mut().zip(&mut self.round) {
             let lost = std::mem::take(lost);
             if lost == 0 {
@@ -130,6 +138,9 @@ impl Losses {
             series.rounds = series.rounds.saturating_add(1);
             series.last = now;
             series.least_bytes = series.least_bytes.min(lost);
+            if self.hole_bytes == 0 && series.is_hole() {
+                self.hole_bytes = series.least_bytes;
+            }
         }
     }
 
@@ -138,6 +149,9 @@ impl Losses {
             if series.least_bytes <= bytes {
                 *series = Series::default();
             }
+        }
+        if self.hole_bytes <= bytes {
+            self.hole_bytes = 0;
         }
         self.any = self.series.iter().any(|series| series.rounds > 0);
     }
@@ -162,18 +176,18 @@ mod tests {
         for _ in 0..100 {
             lose(&mut evidence, 1, &[4_160; 16]);
         }
-        assert_eq!(evidence.hole_bytes(), None);
+        assert_eq!(evidence.take_hole_bytes(), None);
         lose(&mut evidence, 11, &[4_160]);
-        assert_eq!(evidence.hole_bytes(), Some(4_160));
+        assert_eq!(evidence.take_hole_bytes(), Some(4_160));
 
         // Much time and few rounds.
         let mut evidence = HoleEvidence::default();
         for round in 0..11 {
             lose(&mut evidence, 20 * round, &[3_000, 4_160]);
-            assert_eq!(evidence.hole_bytes(), None);
+            assert_eq!(evidence.take_hole_bytes(), None);
         }
         lose(&mut evidence, 220, &[3_500]);
-        assert_eq!(evidence.hole_bytes(), Some(3_000));
+        assert_eq!(evidence.take_hole_bytes(), Some(3_000));
     }
 
     // WIRE 4.25
@@ -185,23 +199,25 @@ mod tests {
             evidence.on_arrived(1_448);
             evidence.on_arrived(64);
         }
-        assert_eq!(evidence.hole_bytes(), Some(4_160));
         evidence.on_arrived(4_159);
-        assert_eq!(evidence.hole_bytes(), Some(4_160));
+        assert_eq!(evidence.take_hole_bytes(), Some(4_160));
+        // Each round that shows it tells it once.
+        assert_eq!(evidence.take_hole_bytes(), None);
+        lose(&mut evidence, 400, &[4_160]);
         evidence.on_arrived(4_160);
-        assert_eq!(evidence.hole_bytes(), None);
+        assert_eq!(evidence.take_hole_bytes(), None);
         lose(&mut evidence, 500, &[4_160]);
-        assert_eq!(evidence.hole_bytes(), None);
+        assert_eq!(evidence.take_hole_bytes(), None);
     }
 
     // WIRE 4.25
     #[test]
-    fn what_every_route_carries_is_not_suspected() {
+    fn what_a_route_that_answers_carries_is_not_suspected() {
         let mut evidence = HoleEvidence::default();
         for round in 0..100 {
-            lose(&mut evidence, 20 * round, &[64, 576, 1_200]);
+            lose(&mut evidence, 20 * round, &[64, 80, 128]);
         }
-        assert_eq!(evidence.hole_bytes(), None);
+        assert_eq!(evidence.take_hole_bytes(), None);
     }
 
     // WIRE 4.25
@@ -212,6 +228,6 @@ mod tests {
             lose(&mut evidence, 20 * round, &[4_160]);
         }
         lose(&mut evidence, 5_000, &[4_160]);
-        assert_eq!(evidence.hole_bytes(), None);
+        assert_eq!(evidence.take_hole_bytes(), None);
     }
 }

@@ -341,6 +341,13 @@ impl Responder {
         !self.responses.queue.is_empty()
     }
 
+    /// Bytes of the oldest answer that is not acknowledged; 0 if there is none.
+    pub fn oldest_answer_bytes(&self) -> u32 {
+        let mut answers = self.responses.queue.iter();
+        let oldest = answers.find(|response| !response.is_done());
+        oldest.map_or(0, |response| response.content.length())
+    }
+
     /// The peer is gone: nobody waits for answers any more.
     pub fn drop_responses(&mut self) {
         self.responses.clear();

@@ -570,6 +570,15 @@ impl Requester {
         (!self.entries.is_empty()).then_some(self.first)
     }
 
+    /// Bytes of data that the oldest request sends; 0 where only its answer has any, or there is none.
+    pub fn oldest_data_bytes(&self) -> u32 {
+        let oldest = self.entries.front();
+        oldest.map_or(0, |entry| match entry.request.operation {
+            Operation::Read { .. } => 0,
+            _ => entry.request.length,
+        })
+    }
+
     /// Last message that the peer said it executed.
     pub fn executed(&self) -> Msn {
         self.executed

@@ -53,7 +53,7 @@ pub enum MoveCause {
     OwnPort,
     /// A plane that no working path is on is tried.
     PlaneTried,
-    /// Its plane went down at this host, or was switched off.
+    /// Its plane went down at this host, was switched off, or swallows what carries data.
     PlaneClosed,
     /// Its packets fared much worse than those of most other paths of the plane.
     WorseThanOthers,

@@ -137,7 +137,7 @@ fn lose_peer(bench: &Bench, mode: &str) -> Result<()> {
     let port = next_port();
     let peer =
         Program::new(c_program::compile("peer_loss")?).args(["-p".to_owned(), port.to_string()]);
-    let survivor = peer.clone().args([
+    let survivor = peer.clone().env("METAROCE_LOG", "warn").args([
         "-s".to_owned(),
         Host::A.ipv4().to_string(),
         "-m".to_owned(),
@@ -147,7 +147,13 @@ fn lose_peer(bench: &Bench, mode: &str) -> Result<()> {
     let survivor = outcome.client.success()?;
     says_ok(&survivor)?;
     // A peer that was killed has no status to look at; the others must have ended well.
-    if mode != "killed" {
+    if mode == "killed" {
+        ensure!(
+            survivor.stderr.contains("nobody listens there"),
+            "nobody said why: {}",
+            survivor.describe()
+        );
+    } else {
         outcome.server.success()?;
     }
     println!("{}", survivor.stdout.trim_end());

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use metaroce_e2e::fabric::{DEFAULT_MTU_BYTES, Place, Rate};
 use metaroce_e2e::needs::Need;
 use metaroce_e2e::throughput::Sampler;
-use metaroce_e2e::{Fabric, Host, Proc, Program, Statistics, Topology, c_program, tool};
+use metaroce_e2e::{Fabric, Host, Pair, Proc, Program, Statistics, Topology, c_program, tool};
 
 use super::contract::{byte_check, says_ok};
 use super::perftest::is_result;
@@ -72,6 +72,12 @@ pub fn cases() -> Vec<Case> {
     add("an address goes", false, |bench| {
         trouble(bench, Trouble::Address)
     });
+    let needs_send = [ON_DEVICE, &[Need::Program("ib_send_bw")]].concat();
+    for gids in [["0", "1"], ["2", "0"]] {
+        let name = format!("multiplane::one host, GIDs {} and {}", gids[0], gids[1]);
+        let run = move |bench: &Bench| one_host(bench, gids);
+        cases.push(Case::new(name, &needs_send, run).slow(LIMIT));
+    }
     let needs = [ON_DEVICE, &[Need::VerbsHeaders]].concat();
     let bytes = Case::new("multiplane::bytes while planes go and come", &needs, bytes);
     cases.push(bytes.slow(LIMIT));
@@ -315,6 +321,35 @@ fn disturb(fabric: &Fabric, trouble: Trouble, server: &mut Proc, client: &mut Pr
         let went_on = series.median_rate(begins + STRETCH / 2..ends);
         ensure!(went_on > 0.0, "eth{nic} stood still meanwhile");
     }
+    Ok(())
+}
+
+/// Two processes of one host whose GIDs are of different planes.
+fn one_host(bench: &Bench, gids: [&str; 2]) -> Result<()> {
+    let fabric = fabric()?;
+    let port = next_port().to_string();
+    let program = Program::new("ib_send_bw")
+        .args([
+            "-F",
+            "-d",
+            "metaroce0",
+            "-s",
+            "65536",
+            "-n",
+            "2000",
+            "-p",
+            &port,
+        ])
+        .env(DEVICES, device(PLANES));
+    let server = program.clone().args(["-x", gids[0]]);
+    let client = program.args(["-x", gids[1], &Host::A.ipv4().to_string()]);
+    let [server, client] =
+        [server, client].map(|program| bench.on_device(&fabric, Host::A, program));
+    let outcome = Pair::new(server?, client?, port.parse()?)
+        .run()?
+        .success()?;
+    let result = outcome.client.stdout.lines().find(|line| is_result(line));
+    println!("{}", result.unwrap_or("no result"));
     Ok(())
 }
 

@@ -21,6 +21,12 @@ const PLANES: u8 = 2;
 /// What the narrow way carries, with IP header.
 const NARROW_BYTES: u32 = 1500;
 
+/// What a way carries over which no packet with data passes, with IP header.
+const TOO_NARROW_BYTES: u32 = 560;
+
+/// How perftest names the status of the first request that failed.
+const RETRY_EXCEEDED: &str = "Failed status 12";
+
 /// Payload of a full packet there.
 const NARROW_PAYLOAD_BYTES: u64 = 1384;
 
@@ -77,7 +83,62 @@ pub fn cases() -> Vec<Case> {
         .needing(Need::Program("ib_write_bw"))
         .needing(Need::Loss)
         .slow(LIMIT),
+        no_data_passes("ib_write_bw"),
+        no_data_passes("ib_read_bw"),
     ]
+}
+
+fn no_data_passes(program: &'static str) -> Case {
+    let run = move |bench: &Bench| check_too_narrow(bench, program);
+    Case::new(format!("pmtu::{program}, no data passes"), ON_DEVICE, run)
+        .needing(Need::Program(program))
+        .needing(Need::Loss)
+        .slow(LIMIT)
+}
+
+/// What users complain about: "hangs for ever, and nothing is logged, behind a tunnel".
+fn check_too_narrow(bench: &Bench, program: &'static str) -> Result<()> {
+    let fabric = bench.planes(PLANES)?;
+    fabric.set_loss(&Host::BOTH, LossRates::default())?;
+    let port = next_port().to_string();
+    let server = Program::new(program)
+        .args(["-F", "-d", "metaroce0", "-q", "1", "-s", "1048576"])
+        .args(["-D", WRITE_SECONDS, "-p", &port])
+        .env("METAROCE_LOG", "warn");
+    let client = server.clone().args([Host::A.ipv4().to_string()]);
+    let pair = bench.pair_to_run(&fabric, server, client, port.parse()?)?;
+    let outcome = pair.run_disturbed(|server, client| {
+        // By now both are in their namespaces. What READs bring arrives at the client.
+        client.run_on(STRETCH)?;
+        let receiver = if program == "ib_read_bw" {
+            &*client
+        } else {
+            &*server
+        };
+        Sampler::start(receiver.pid(), NIC).wait_flowing(FLOWS_WITHIN)?;
+        fabric.set_largest(Place::ALL, TOO_NARROW_BYTES.into())
+    })?;
+    let said = [&outcome.client.stderr, &outcome.server.stderr].map(|text| {
+        let warning = text.lines().find(|line| line.contains("raise the MTU"));
+        warning.map(str::to_owned)
+    });
+    println!(
+        "{}",
+        said.iter().flatten().next().map_or("", String::as_str)
+    );
+    let client = &outcome.client;
+    ensure!(!client.timed_out, "it hangs: {}", client.describe());
+    ensure!(!client.succeeded(), "it succeeded: {}", client.describe());
+    let output = format!("{}{}", client.stdout, client.stderr);
+    let failed = output.contains(RETRY_EXCEEDED);
+    ensure!(failed, "another error: {}", client.describe());
+    ensure!(
+        said.iter().any(Option::is_some),
+        "nobody said why: {}, {}",
+        outcome.client.describe(),
+        outcome.server.describe()
+    );
+    Ok(())
 }
 
 // What users complain about: "hangs when one switch has a smaller MTU"

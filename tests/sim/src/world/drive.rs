@@ -168,7 +168,9 @@ impl World {
                     self.on_receive_done(id, &done);
                 }
                 Event::QpFailed { qp, .. } => failed.extend(self.on_failed(id, qp)),
-                Event::Established { .. } | Event::PeerSilent { .. } => {}
+                Event::Established { .. }
+                | Event::PeerSilent { .. }
+                | Event::PeerUnreachable { .. } => {}
             }
         }
         for agent in failed {

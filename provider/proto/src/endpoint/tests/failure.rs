@@ -23,9 +23,13 @@ fn statuses(network: &Network, node: usize) -> Vec<Status> {
 /// 7 retries, timeout 14: 8 × 67 ms.
 const PATIENCE: u64 = 8 * (4096 << 14);
 
+// WIRE 3.18
 #[rstest]
-fn a_silent_peer_fails_the_work_within_the_bound(#[values(false, true)] icmp: bool) {
-    let mut network = Network::pair(101, Weather { icmp, ..CALM }, 1);
+fn a_silent_peer_fails_the_work_within_the_bound(
+    #[values(false, true)] icmp: bool,
+    #[values(1, 2, 4)] planes: u8,
+) {
+    let mut network = Network::pair(101, Weather { icmp, ..CALM }, planes);
     let (a, b) = network.connected(0, 1);
     exchange(&mut network, (0, a), (1, b));
     network.run(10 * MS);
@@ -51,10 +55,57 @@ fn a_silent_peer_fails_the_work_within_the_bound(#[values(false, true)] icmp: bo
     ];
     assert_eq!(statuses(&network, 0), expected);
     assert_eq!(network.nodes[0].failures, [(a, QpFailure::Fatal)]);
+    // Somebody will ask why.
+    let node = &network.nodes[0];
+    let said = (node.silent.clone(), node.unreachable.clone());
+    let silent = (vec![(a, true)], vec![]);
+    assert_eq!(said, if icmp { (vec![], vec![1]) } else { silent });
     network.submit(0, a, 9, Operation::Send, inline(b"?"));
     assert_eq!(statuses(&network, 0).last(), Some(&Status::Flushed));
     network.run(3_000 * MS);
     assert!(network.nodes[0].failures.len() == 1);
+}
+
+// WIRE 3.18
+/// A plane of that number leads somewhere else: over `lo` each host meets itself, and nobody listens there.
+#[rstest]
+fn a_plane_that_refuses_ends_nothing_while_another_works(
+    #[values(true, false)] from_the_start: bool,
+    #[values(0.0, 0.1)] loss: f64,
+    #[values(0, 1)] plane: u8,
+) {
+    let mut network = Network::pair(111, Weather { loss, ..CALM }, 2);
+    let refused = vec![ip(1, plane), ip(2, plane)];
+    // The GIDs are of the first plane.
+    if from_the_start && plane == 1 {
+        network.refused = refused.clone();
+    }
+    let (a, b) = network.connected(0, 1);
+    exchange(&mut network, (0, a), (1, b));
+    network.refused = refused;
+    network.region(0, 6, 0, vec![0; 200_000], Visibility::Relaxed);
+    network.region(1, 7, 0, vec![0; 200_000], Visibility::Relaxed);
+    network.nodes[0].sends.clear();
+    let write = Operation::Write {
+        remote_addr: 0,
+        rkey: 7,
+    };
+    for count in 1..20 {
+        network.submit(0, a, count as u64, write, gather(6, 0, 200_000));
+        let done = |network: &Network| network.nodes[0].sends.len() == count;
+        assert!(network.run_until(PATIENCE, done), "after {count}");
+        assert_eq!(statuses(&network, 0).last(), Some(&Status::Success));
+        network.run(30 * MS);
+    }
+    assert!(network.nodes[0].failures.is_empty());
+    // The process behind the plane that works dies, too.
+    network.nodes[1].dead = true;
+    network.weather.icmp = true;
+    let start = network.now;
+    network.submit(0, a, 99, write, gather(6, 0, 200_000));
+    assert!(network.run_until(PATIENCE, |network| network.nodes[0].sends.len() == 20));
+    assert_eq!(statuses(&network, 0)[19], Status::RetryExceeded);
+    assert!(network.now.since_ns(start) < PATIENCE / 2);
 }
 
 // WIRE 4.16
@@ -126,6 +177,37 @@ fn of_paths_that_are_all_silent_few_ask() {
     network.nodes[0].sends.clear();
     assert!(network.run_until(PATIENCE, |network| network.nodes[0].sends.len() == 1));
     assert_eq!(statuses(&network, 0), [Status::Success]);
+}
+
+// WIRE 4.16, 4.29
+#[test]
+fn a_long_round_trip_does_not_put_off_the_next_question() {
+    let mut network = Network::pair(112, CALM, 1);
+    let (a, b) = network.connected(0, 1);
+    exchange(&mut network, (0, a), (1, b));
+    network.region(0, 6, 0, vec![0; 200_000], Visibility::Relaxed);
+    network.region(1, 7, 0, vec![0; 200_000], Visibility::Relaxed);
+    network.nodes[0].sends.clear();
+    let write = Operation::Write {
+        remote_addr: 0,
+        rkey: 7,
+    };
+    let probes = |network: &Network| network.nodes[0].endpoint.counters().probes_sent;
+    // A round trip takes 200 ms for once: as if the peer had been stopped.
+    network.weather.delay_ns = 100 * MS;
+    network.submit(0, a, 1, write, gather(6, 0, 100));
+    assert!(network.run_until(PATIENCE, |network| network.nodes[0].sends.len() == 1));
+    network.run(PATIENCE);
+    let latest = network.now;
+    network.cut = vec![ip(1, 0)];
+    network.submit(0, a, 2, write, gather(6, 0, 200_000));
+    let before = probes(&network);
+    let asked = network.run_until(PATIENCE, |network| probes(network) > before);
+    let after = network.now.since_ns(latest);
+    assert!(
+        asked && after <= 45 * MS,
+        "the first probe leaves after {after} ns"
+    );
 }
 
 // WIRE 3.22

@@ -124,6 +124,10 @@ pub(super) struct Node {
     pub failures: Vec<(QpId, QpFailure)>,
     pub established: Vec<QpId>,
     pub silent: Vec<(QpId, bool)>,
+    /// Queue pairs of connections whose peer's host said that nobody listens there.
+    pub unreachable: Vec<u32>,
+    /// Packets of so many bytes were said not to pass when a queue pair failed.
+    pub swallowed_bytes: Option<u32>,
     /// It does not run: what arrives is lost.
     pub dead: bool,
     /// It receives and does not send: the test does that.
@@ -176,6 +180,8 @@ pub(super) struct Network {
     pub carried: u64,
     /// Larger packets vanish, or are answered by ICMP, once so many packets were carried.
     pub largest: usize,
+    /// Nobody listens at these addresses, and the host that packets to them come to says so.
+    pub refused: Vec<IpAddr>,
     pub narrow_after: u64,
     pub tells_largest: bool,
     /// Only those from this address.
@@ -230,6 +236,7 @@ impl Network {
             sniffed: None,
             carried: 0,
             largest: usize::MAX,
+            refused: Vec::new(),
             narrow_after: 0,
             tells_largest: false,
             narrow: None,
@@ -250,6 +257,8 @@ impl Network {
             failures: Vec::new(),
             established: Vec::new(),
             silent: Vec::new(),
+            swallowed_bytes: None,
+            unreachable: Vec::new(),
             dead: false,
             mute: false,
         };
@@ -441,7 +450,16 @@ impl Network {
                 Event::ReceiveDone(done) => node.receives.push(done),
                 Event::QpFailed { qp, failure } => node.failures.push((qp, failure)),
                 Event::Established { qp } => node.established.push(qp),
-                Event::PeerSilent { qp, answered, .. } => node.silent.push((qp, answered)),
+                Event::PeerUnreachable { queue_pairs, .. } => node.unreachable.push(queue_pairs),
+                Event::PeerSilent {
+                    qp,
+                    answered,
+                    swallowed_bytes,
+                    ..
+                } => {
+                    node.silent.push((qp, answered));
+                    node.swallowed_bytes = swallowed_bytes.or(node.swallowed_bytes);
+                }
             }
         }
     }
@@ -541,6 +559,10 @@ impl Network {
         let Delivery { to, from, bytes } = delivery;
         let ce = self.rng.random_bool(self.weather.ce);
         // Source ports are deaf.
+        if self.refused.contains(&to.ip()) {
+            self.unreachable(from, to);
+            return;
+        }
         let owner = |node: &&mut Node| node.addresses.contains(&to.ip()) && node.port == to.port();
         let Some(node) = self
             .nodes

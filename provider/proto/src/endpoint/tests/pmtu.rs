@@ -267,3 +267,126 @@ fn what_would_not_show_that_it_is_too_large_is_small() {
     assert!(largest <= 1_216, "{largest}");
     assert!(largest > 1_000, "{largest}: the test proves nothing");
 }
+
+/// 7 retries, timeout 14.
+const PATIENCE: u64 = 8 * (4_096 << 14);
+
+/// Less than the smallest full packet has, and enough for everything that carries no data.
+const UDP_TOO_SMALL: usize = 540;
+
+// WIRE 4.32
+#[rstest]
+fn where_no_data_passes_the_bound_of_the_queue_pair_decides(
+    #[values(false, true)] reads: bool,
+    #[values(0.0, 0.1)] loss: f64,
+    #[values(1, 2)] planes: u8,
+) {
+    let weather = Weather { loss, ..CALM };
+    let (mut network, qps) = pair(310, weather, planes);
+    transfer(&mut network, qps, reads, 1_000);
+    network.largest = UDP_TOO_SMALL;
+    let start = network.now;
+    send(&mut network, qps, reads, 2);
+    let side = usize::from(reads);
+    let ended = network.run_until(2 * PATIENCE, |network| network.nodes[side].sends.len() == 2);
+    assert!(ended, "it is sent again for ever");
+    assert_eq!(network.nodes[side].sends[1].status, Status::RetryExceeded);
+    let took = network.now.since_ns(start);
+    assert!(
+        (PATIENCE..PATIENCE + 300 * MS).contains(&took),
+        "after {took} ns"
+    );
+    // Who sends the data says why.
+    let said = network.nodes[0].swallowed_bytes.unwrap();
+    assert!(said as usize > UDP_TOO_SMALL && said <= 576, "{said}");
+    assert_eq!(network.nodes[0].silent, [(qps[0], true)]);
+    assert_eq!(payload_bytes(&network), 512);
+    // What is left has no data in it, and passes.
+    let carried = network.carried;
+    network.run(2 * PATIENCE);
+    let later = network.carried - carried;
+    assert!(later < 1_000, "{later} packets for nothing");
+}
+
+// WIRE 4.32
+#[test]
+fn what_is_small_enough_passes_beside_what_is_not() {
+    let (mut network, [a, b]) = pair(311, CALM, 1);
+    let (small, small_b) = network.connected(0, 1);
+    network.largest = UDP_TOO_SMALL;
+    let start = network.now;
+    send(&mut network, [a, b], false, 2);
+    let write = Operation::Write {
+        remote_addr: 0,
+        rkey: 2,
+    };
+    let done = |network: &Network, qp| {
+        let sends = network.nodes[0].sends.iter();
+        sends.filter(|done| done.qp == qp).count()
+    };
+    let mut submitted = 0;
+    // Its queue is never empty.
+    while network.now.since_ns(start) < 3 * PATIENCE {
+        while submitted < done(&network, small) + 2 {
+            submitted += 1;
+            network.submit(0, small, 7, write, gather(1, 0, 400));
+        }
+        network.run(MS);
+    }
+    assert_eq!(network.nodes[0].silent, [(a, true)]);
+    assert!(done(&network, small) > 1_000);
+    let mut sends = network.nodes[0].sends.iter();
+    assert!(sends.all(|done| done.qp == a || done.status == Status::Success));
+    assert_eq!(network.nodes[1].failures, [], "{small_b:?}");
+}
+
+// WIRE 4.32
+#[test]
+fn a_way_that_is_mended_in_time_fails_nothing() {
+    let (mut network, qps) = pair(312, CALM, 1);
+    network.largest = UDP_TOO_SMALL;
+    for _ in 0..4 {
+        send(&mut network, qps, false, 2);
+        network.run(PATIENCE * 3 / 4);
+        network.largest = usize::MAX;
+        network.run(PATIENCE / 2);
+        network.largest = UDP_TOO_SMALL;
+        network.run(PATIENCE / 2);
+    }
+    let statuses = network.nodes[0].sends.iter().map(|done| done.status);
+    assert_eq!(statuses.collect::<Vec<_>>(), [Status::Success; 4]);
+    assert_eq!(network.nodes[0].silent, []);
+}
+
+// WIRE 4.32
+#[rstest]
+fn a_plane_on_which_no_data_passes_is_left_alone(#[values(false, true)] reads: bool) {
+    let (mut network, qps) = pair(313, CALM, 3);
+    network.narrow = Some(ip(1, 1));
+    network.largest = UDP_TOO_SMALL;
+    for _ in 0..10 {
+        transfer(&mut network, qps, reads, 1_000);
+    }
+    // The others carry everything.
+    assert_eq!(payload_bytes(&network), 4_096);
+    let on_it = |network: &Network| {
+        let info = network.nodes[0].endpoint.connections().next().unwrap();
+        info.lanes[1].paths
+    };
+    assert_eq!(on_it(&network), 0);
+    let holes = count(&network, "holes_found");
+    network.run(300_000 * MS);
+    transfer(&mut network, qps, reads, 100);
+    assert_eq!(
+        (on_it(&network), count(&network, "holes_found")),
+        (0, holes)
+    );
+    // It is tried again, and used if it is mended.
+    network.narrow = None;
+    network.largest = usize::MAX;
+    network.run(300_000 * MS);
+    for _ in 0..3 {
+        transfer(&mut network, qps, reads, 100);
+    }
+    assert!(on_it(&network) > 1);
+}

@@ -425,3 +425,53 @@ fn a_small_grant_needs_few_paths(#[case] planes: u8, #[case] most: usize) {
     let used = used.count();
     assert!((1..=most).contains(&used), "{used} of {}", before.len());
 }
+
+// WIRE 8.14
+/// Nobody hears of it, so it is no promise: the others would get less for nothing.
+#[test]
+fn an_acknowledgement_that_would_be_empty_promises_nothing() {
+    let mut network = Network::new(504, CALM);
+    for host in 1..=3 {
+        network.add(config(u16::from(host), &[ip(host, 0)]));
+    }
+    network.nodes[1].endpoint.set_drain(Some(50_000_000), None);
+    network.region(1, REMOTE, BASE, vec![0; 4 << 20], Visibility::Relaxed);
+    for node in [0, 2] {
+        network.region(node, LOCAL, BASE, pattern(1, 4 << 20), Visibility::Relaxed);
+        let qp = network.connected(node, 1).0;
+        let operation = Operation::Write {
+            remote_addr: BASE,
+            rkey: REMOTE,
+        };
+        network.submit(node, qp, 0, operation, gather(LOCAL, BASE, 4 << 20));
+    }
+    network.run(10 * MS);
+    let promised = |network: &Network| -> Vec<u64> {
+        let grants = network.nodes[1].endpoint.grants();
+        grants.map(|grants| grants.promised_bytes_per_s).collect()
+    };
+    // An ACK of all connections; returns how many left.
+    let ack = |network: &mut Network| {
+        let now = network.now;
+        let endpoint = &mut network.nodes[1].endpoint;
+        let before = endpoint.counters().acks_sent;
+        let indices: Vec<_> = endpoint.connections.indices().collect();
+        for index in indices {
+            endpoint.on_connection(now, index, |connection, cx| connection.ack_now(cx));
+        }
+        network.flush();
+        network.nodes[1].endpoint.counters().acks_sent - before
+    };
+    // Now everything is told.
+    while ack(&mut network) > 0 {}
+    let before = promised(&network);
+    assert!(before.iter().all(|promised| *promised > 0), "{before:?}");
+    // They would be promised half as much, if anything were told.
+    network.nodes[1].endpoint.set_drain(Some(25_000_000), None);
+    assert_eq!(ack(&mut network), 0);
+    assert_eq!(promised(&network), before);
+    // It is told with the next ACKs.
+    network.run(10 * MS);
+    let sum: u64 = promised(&network).iter().sum();
+    assert!(sum <= 25_000_000, "{sum}");
+}

@@ -279,7 +279,7 @@ impl<R: Copy> PathTx<R> {
         }
         let verdicts = self.judge(now, block.epoch, echo);
         outcome.lost = verdicts.lost;
-        outcome.hole_bytes = self.loss.sizes().hole_bytes();
+        outcome.hole_bytes = self.loss.sizes_mut().take_hole_bytes();
         if outcome.news {
             self.probe.on_news(now);
         }
@@ -356,6 +356,7 @@ impl<R: Copy> PathTx<R> {
             let slot = self.ring.acknowledge(index);
             outcome.acked_packets += 1;
             outcome.acked_bytes += u64::from(slot.bytes);
+            outcome.largest_acked_bytes = outcome.largest_acked_bytes.max(slot.bytes);
             self.loss.sizes_mut().on_arrived(slot.bytes);
             if slot.transmission == echo {
                 echoed_sent_at = Some(slot.sent_at);
