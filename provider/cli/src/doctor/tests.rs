@@ -4,7 +4,7 @@ use super::environment::{check_directory, check_settings, check_tree};
 use super::kernel::{
     check_buffer, check_ephemeral, check_open_files, check_rdma, check_udp_memory, check_version,
 };
-use super::libraries::{check_libibverbs, check_preload};
+use super::libraries::{check_file, check_libibverbs, check_preload};
 use super::network::{
     check_device, check_mtus, check_passes, check_reverse_path, free_ports, tried_addresses,
 };
@@ -228,39 +228,34 @@ fn ephemeral_ports_over_ours() {
 
 #[test]
 fn limits_of_open_files() {
-    expect(
-        &check_open_files(Some(
-            "Max open files            12                   4096                 files",
-        ))
-        .unwrap(),
-        Grade::Bad,
-        "12 files",
-        "ulimit -n",
-    );
-    let limits = |soft: &str| {
-        format!(
-            "Limit  Soft Limit  Hard Limit\nMax open files            {soft}    4096    files\n"
-        )
+    let check = check_open_files;
+    expect(&check(12), Grade::Bad, "12 files", "ulimit -n");
+    expect(&check(64), Grade::Warning, "64 files", "ulimit -n");
+    expect(&check(1024), Grade::Good, "1024", "");
+    expect(&check(u64::MAX), Grade::Good, "any number", "");
+}
+
+#[test]
+fn libraries_that_were_not_written_to_their_end() {
+    let own = std::fs::read("/proc/self/exe").unwrap();
+    let file = std::env::temp_dir().join(format!("metaroce-doctor-{}.so", std::process::id()));
+    let check = |bytes: &[u8]| {
+        std::fs::write(&file, bytes).unwrap();
+        check_file(&file)
     };
+    assert_eq!(check(&own), None);
+    let cure = "cargo build --release";
+    expect(&check(&[]).unwrap(), Grade::Bad, ".so is empty", cure);
+    for cut in [100, 3_000, own.len() / 2, own.len() - 1] {
+        expect(&check(&own[..cut]).unwrap(), Grade::Bad, "cut off", cure);
+    }
+    std::fs::remove_file(&file).unwrap();
     expect(
-        &check_open_files(Some(&limits("64"))).unwrap(),
-        Grade::Warning,
-        "64 files",
-        "ulimit -n",
+        &check_file(&file).unwrap(),
+        Grade::Bad,
+        "cannot be read",
+        cure,
     );
-    expect(
-        &check_open_files(Some(&limits("1024"))).unwrap(),
-        Grade::Good,
-        "1024",
-        "",
-    );
-    expect(
-        &check_open_files(Some(&limits("unlimited"))).unwrap(),
-        Grade::Good,
-        "unlimited",
-        "",
-    );
-    assert_eq!(check_open_files(Some("")), None);
 }
 
 #[test]

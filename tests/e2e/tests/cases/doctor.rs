@@ -16,6 +16,7 @@ pub fn cases() -> Vec<Case> {
     vec![
         case("sees what a firewall drops", firewall).needing(Need::Program("nft")),
         case("looks at every plane", every_plane).needing(Need::Program("nft")),
+        case("names the right cure for few descriptors", few_descriptors),
     ]
 }
 
@@ -140,6 +141,26 @@ fn every_plane(bench: &Bench) -> Result<()> {
     ensure!(
         listed.contains("ip address add ADDRESS/PREFIX dev eth1"),
         "{listed}"
+    );
+    Ok(())
+}
+
+fn few_descriptors(bench: &Bench) -> Result<()> {
+    let host = Patient {
+        bench,
+        fabric: bench.direct()?,
+        devices: "",
+    };
+    let launcher = bench.artefacts()?.launcher();
+    let shell = Program::new("sh").args(["-c", "ulimit -n 5 && exec \"$0\" doctor"]);
+    let text = host.run(shell.args([launcher]))?.stdout;
+    let problems: Vec<&str> = text
+        .lines()
+        .filter(|line| line.starts_with("PROBLEM"))
+        .collect();
+    ensure!(
+        problems.len() == 1 && problems[0].contains("5 files") && text.contains("ulimit -n 4096"),
+        "not one problem, the descriptors:\n{text}"
     );
     Ok(())
 }
