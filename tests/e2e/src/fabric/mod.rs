@@ -33,7 +33,7 @@ use anyhow::{Context, Result, bail};
 pub use counters::{Counters, PlaneCounters, Traffic};
 pub use direction::{Direction, Place};
 pub use host::{Host, MAX_HOSTS};
-pub use impair::{LossCounts, LossRates, parts_per_million};
+pub use impair::{LEAST_MTU_BYTES, LossCounts, LossRates, largest_packet, parts_per_million};
 pub use late::DEFAULT_LATE_BY;
 pub use rate::Rate;
 pub use shape::{MAX_PLANES, Shape, Topology};

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use clap::Args;
-use metaroce_e2e::fabric::{DEFAULT_LATE_BY, Direction, LossRates, Place, Rate, parts_per_million};
+use metaroce_e2e::fabric::{
+    DEFAULT_LATE_BY, Direction, LossRates, Place, Rate, largest_packet, parts_per_million,
+};
 use metaroce_e2e::{Fabric, Host};
 
 use super::Name;
@@ -34,8 +36,9 @@ pub struct Arguments {
     /// How late they come, in microseconds (default: 200).
     #[arg(long, value_name = "US", requires = "reorder")]
     late_us: Option<u64>,
-    /// Bytes of the largest packet that passes, with its IP header, as through a switch with a smaller MTU; 0 ends it.
-    #[arg(long, value_name = "BYTES")]
+    /// Bytes of the largest packet that passes, with its IP header, as through a switch with a smaller MTU: 68 at
+    /// least; 0 ends it.
+    #[arg(long, value_name = "BYTES", value_parser = largest_packet)]
     largest: Option<u64>,
     /// Speed of the links: 2gbit, 500mbit; none ends the limit.
     #[arg(long, value_name = "SPEED")]
@@ -221,6 +224,8 @@ mod tests {
             ],
             &["--rate", "none", "--plane", "2"],
             &["--largest", "1500", "--direction", "ab"],
+            &["--largest", "68"],
+            &["--largest", "0"],
             &["--blackhole", "none"],
             &["--blackhole", "1:ab,3"],
             &["--clear"],
@@ -247,6 +252,8 @@ mod tests {
             &["--ce", "1%", "--direction", "up"],
             &["--ce", "1%", "--direction", "ab", "--host", "a"],
             &["--late-us", "100"],
+            &["--largest", "1"],
+            &["--largest", "67"],
             &["--protocol", "udp"],
         ] {
             assert!(!check(bad), "{bad:?}");
