@@ -28,7 +28,7 @@ pub enum Command {
         #[command(flatten)]
         name: Name,
     },
-    /// Run a command on a host.
+    /// Run a command on a host; ends as it does, or with 127 (not found) or 126 (not executable), as shells do.
     Exec {
         /// The host: a, b, c …
         host: Host,
@@ -167,11 +167,7 @@ fn up(shape: Shape, mtu_bytes: u32, name: &str) -> Result<()> {
 
 /// Becomes the command, so that signals and the exit status are the command's own.
 fn exec(host: Host, command: &[String], name: &str) -> Result<()> {
-    let (program, arguments) = command
-        .split_first()
-        .context("a command is wanted behind --")?;
-    let mut prepared = Fabric::open(name)?.command(host, program)?;
-    let error = prepared.args(arguments).exec();
+    let error = Fabric::open(name)?.shell_command(host, command)?.exec();
     Err(error).context("cannot start `ip netns exec`")
 }
 

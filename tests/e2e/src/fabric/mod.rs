@@ -185,6 +185,17 @@ impl Fabric {
         Ok(command)
     }
 
+    /// A command on a host, by way of a shell: it says what is wrong with a program that cannot be run, and ends with 127 or 126
+    /// then, where `ip netns exec` ends with 1.
+    ///
+    /// # Errors
+    /// There is no such host, or no `ip`.
+    pub fn shell_command(&self, host: Host, command: &[String]) -> Result<Command> {
+        let mut shell = self.command(host, "sh")?;
+        shell.args(["-c", "exec \"$@\"", "sh"]).args(command);
+        Ok(shell)
+    }
+
     /// Runs `work` on a thread inside a host, for sockets of our own.
     ///
     /// # Errors
