@@ -73,10 +73,17 @@ fn main() -> ExitCode {
     interrupt::install();
     match run(arguments.command) {
         Ok(code) => code,
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::FAILURE
-        }
+        // Whatever failed then was told to stop, and is not to blame.
+        Err(error) => match interrupt::exit_status() {
+            Some(status) => {
+                eprintln!("interrupted");
+                ExitCode::from(status)
+            }
+            None => {
+                eprintln!("error: {error:#}");
+                ExitCode::FAILURE
+            }
+        },
     }
 }
 
