@@ -42,7 +42,7 @@ pub enum Command {
     Impair(impair::Arguments),
     /// Cut the links of a plane, or mend them.
     Plane {
-        /// Number of the plane, from 1.
+        /// Number of the plane, from 1 (with --nics, 1 is eth0).
         plane: u8,
         /// What its links become.
         #[arg(value_enum)]
@@ -224,6 +224,14 @@ mod tests {
             &["x", "exec", "a", "--", "ip", "-s", "link"],
         ] {
             assert!(Line::try_parse_from(good).is_ok(), "{good:?}");
+        }
+    }
+
+    #[test]
+    fn the_help_says_from_where_planes_count() {
+        for line in [&["x", "plane", "--help"][..], &["x", "impair", "--help"]] {
+            let help = Line::try_parse_from(line).unwrap_err().to_string();
+            assert!(help.contains("from 1 (with --nics, 1 is eth0"), "{help}");
         }
     }
 }

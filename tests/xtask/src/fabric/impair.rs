@@ -43,11 +43,11 @@ pub struct Arguments {
     /// Speed of the links: 2gbit, 500mbit; none ends the limit.
     #[arg(long, value_name = "SPEED")]
     rate: Option<OrNone<Rate>>,
-    /// Planes that drop silently all they carry: 2, 1,3, 2:ab (a to b only), 2:to-c, 2:from-c, all. These
+    /// Planes, from 1, that drop silently all they carry: 2, 1,3, 2:ab (a to b only), 2:to-c, 2:from-c, all. These
     /// become black holes, and no others are; none ends it.
     #[arg(long, value_name = "PLANES")]
     blackhole: Option<OrNone<Places>>,
-    /// Only this plane, from 1 (of loss, ce, reorder, largest and rate; default: all).
+    /// Only this plane, from 1 (with --nics, 1 is eth0; of loss, ce, reorder, largest and rate; default: all).
     #[arg(long, value_name = "N")]
     plane: Option<u8>,
     /// Only this direction (of loss, ce, reorder, largest and rate): ab, ba, to-c, from-c.
