@@ -71,7 +71,7 @@ struct metaroce_path {
 };
 
 /* Fills `planes` with the planes of the connection of `qp`, by their numbers; one may occur twice, if the GIDs of the queue pair
- * are of different planes. `count`: room in, number of planes out. `size`: sizeof(struct metaroce_plane); what a later version
+ * are of different planes. `count`: room in, number of planes out; with 0 in and `planes` NULL that is all. `size`: sizeof(struct metaroce_plane); what a later version
  * of the structure has more is 0 from an older provider.
  *   ENOSPC  there is less room than planes; `count` is their number */
 int metaroce_query_planes(struct ibv_qp *qp, struct metaroce_plane *planes, uint32_t *count, size_t size);

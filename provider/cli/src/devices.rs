@@ -3,7 +3,7 @@
 use crate::stat::find;
 use crate::{print, select};
 use anyhow::Result;
-use metaroce::device::{Device, Plane};
+use metaroce::device::{Device, Plane, PlaneState};
 use metaroce::telemetry::SocketName;
 use serde_json::json;
 
@@ -87,27 +87,36 @@ pub(crate) fn as_table(devices: &[Device], users: &[SocketName]) -> String {
     text
 }
 
-fn plane_as_json(plane: &Plane) -> serde_json::Value {
+fn plane_as_json(plane: &Plane, state: PlaneState) -> serde_json::Value {
     json!({
         "interface": plane.interface,
         "index": plane.index,
-        "active": plane.active,
+        "active": state == PlaneState::Active,
+        "state": state.name(),
         "speed_mbps": plane.speed_mbps,
         "mtu_bytes": plane.mtu_bytes,
     })
 }
 
-/// A line for each plane of devices with several; empty if there is none.
+/// A line for each plane of devices with several, and the cure for those without an address; empty if there is none.
 fn planes_table(devices: &[Device]) -> String {
+    let mut cures = String::new();
     let heads = ["DEVICE", "PLANE", "INTERFACE", "STATE", "SPEED", "MTU"];
     let mut rows = vec![heads.map(String::from)];
     for device in devices.iter().filter(|device| device.planes.len() > 1) {
         for (number, plane) in device.planes.iter().enumerate() {
+            let state = device.plane_state(number);
+            if state == PlaneState::NoAddress {
+                let interface = &plane.interface;
+                cures += &format!(
+                    "{interface} carries nothing without an address: ip address add ADDRESS/PREFIX dev {interface}\n"
+                );
+            }
             rows.push([
                 device.name.clone(),
                 number.to_string(),
                 plane.interface.clone(),
-                if plane.active { "active" } else { "down" }.into(),
+                state.name().into(),
                 format!("{} Gb/s", f64::from(plane.speed_mbps) / 1000.0),
                 plane.mtu_bytes.to_string(),
             ]);
@@ -115,7 +124,7 @@ fn planes_table(devices: &[Device]) -> String {
     }
     match rows.len() {
         1 => String::new(),
-        _ => format!("\n{}", columns(&rows)),
+        _ => format!("\n{}{cures}", columns(&rows)),
     }
 }
 
@@ -155,6 +164,9 @@ pub(crate) fn as_json(devices: &[Device], users: &[SocketName]) -> String {
     let object = |device: &Device| {
         let gids: Vec<String> = device.gids.iter().map(ToString::to_string).collect();
         let addresses: Vec<String> = device.addresses.iter().map(ToString::to_string).collect();
+        let numbered = device.planes.iter().enumerate();
+        let planes =
+            numbered.map(|(number, plane)| plane_as_json(plane, device.plane_state(number)));
         let users = users_of(device, users);
         let users = users.iter().map(|user| {
             json!({"pid": user.pid, "program": program_of(user.pid), "udp_port": user.udp_port})
@@ -166,7 +178,7 @@ pub(crate) fn as_json(devices: &[Device], users: &[SocketName]) -> String {
             "active": device.active,
             "speed_mbps": device.speed_mbps,
             "mtu_bytes": device.mtu_bytes,
-            "planes": device.planes.iter().map(plane_as_json).collect::<Vec<_>>(),
+            "planes": planes.collect::<Vec<_>>(),
             "gid_planes": device.gid_planes,
             "node_guid": format!("{:016x}", device.node_guid),
             "gids": gids,
@@ -246,6 +258,42 @@ mod tests {
         let value: serde_json::Value = serde_json::from_str(&as_json(&[device], &[])).unwrap();
         assert_eq!(value[0]["planes"][1]["interface"], "eth1");
         assert_eq!(value[0]["planes"][1]["active"], false);
+    }
+
+    #[test]
+    fn a_plane_without_an_address_is_not_active_and_says_how_it_gets_one() {
+        let mut device = device();
+        device.planes = ["eth0", "eth1"]
+            .map(|name| Plane {
+                interface: name.into(),
+                index: 2,
+                mtu_bytes: 9000,
+                speed_mbps: 10_000,
+                active: true,
+            })
+            .to_vec();
+        device.gid_planes = vec![0, 0];
+        let text = as_table(&[device.clone()], &[]);
+        assert!(
+            text.contains("0      eth0       active      10 Gb/s"),
+            "{text}"
+        );
+        assert!(
+            text.contains("1      eth1       no address  10 Gb/s"),
+            "{text}"
+        );
+        assert!(
+            text.contains("ip address add ADDRESS/PREFIX dev eth1\n"),
+            "{text}"
+        );
+        assert!(!text.contains("dev eth0"), "{text}");
+        let value: serde_json::Value =
+            serde_json::from_str(&as_json(&[device.clone()], &[])).unwrap();
+        assert_eq!(value[0]["planes"][1]["active"], false);
+        assert_eq!(value[0]["planes"][1]["state"], "no address");
+        assert_eq!(value[0]["planes"][0]["state"], "active");
+        device.gid_planes = vec![0, 1];
+        assert!(!as_table(&[device], &[]).contains("address add"));
     }
 
     #[test]

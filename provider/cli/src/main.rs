@@ -29,7 +29,8 @@ struct Arguments {
 enum Action {
     /// Run a program that uses libibverbs on metaroce devices.
     Run {
-        /// Devices to show: "eth0,eth1" or "metaroce0=eth0,…" [default: METAROCE_DEVICES, else every usable interface].
+        /// Devices to show: "eth0,eth1", "metaroce0=eth0,…", or "mr0=eth0+eth1" for one device of two planes [default:
+        /// METAROCE_DEVICES, else every usable interface].
         #[arg(long, value_name = "LIST")]
         devices: Option<String>,
         /// The program and its arguments.

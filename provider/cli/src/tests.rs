@@ -56,6 +56,13 @@ fn an_unknown_interface_names_the_option_it_was_given_in() {
 }
 
 #[test]
+fn the_help_of_run_shows_a_device_of_several_planes() {
+    let help = parse(&["metaroce", "run", "--help"]).err().unwrap();
+    let help = help.to_string();
+    assert!(help.contains("mr0=eth0+eth1"), "{help}");
+}
+
+#[test]
 fn the_shim_comes_first_and_only_once() {
     let root = Path::new("/t");
     let value = |shim: &str, inherited: Option<&str>| {

@@ -76,6 +76,28 @@ impl From<&Interface> for Plane {
     }
 }
 
+/// Whether a plane can carry packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PlaneState {
+    /// Up, with a carrier and an address.
+    Active,
+    /// Its interface has no address.
+    NoAddress,
+    /// Down, without a carrier, or gone.
+    Down,
+}
+
+impl PlaneState {
+    /// In words, for people and for JSON.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Active => "active",
+            Self::NoAddress => "no address",
+            Self::Down => "down",
+        }
+    }
+}
+
 /// One device: an interface, or several as its planes, seen as an RDMA device. A snapshot; `verbs::port` has what is now.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Device {
@@ -127,6 +149,17 @@ impl Device {
             gid_planes: addresses.iter().map(|(_, plane)| *plane).collect(),
             addresses: addresses.into_iter().map(|(ip, _)| ip).collect(),
             node_guid: interfaces.first().map_or(0, |interface| interface.guid()),
+        }
+    }
+
+    /// How the plane `number` is; one that the device has not is down.
+    pub fn plane_state(&self, number: usize) -> PlaneState {
+        let has_address =
+            (0..self.addresses.len()).any(|index| usize::from(self.plane_of(index)) == number);
+        match self.planes.get(number) {
+            Some(plane) if plane.active && has_address => PlaneState::Active,
+            Some(plane) if plane.active => PlaneState::NoAddress,
+            _ => PlaneState::Down,
         }
     }
 

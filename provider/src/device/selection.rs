@@ -28,10 +28,20 @@ pub enum Selection {
 /// One entry of the list: the interfaces, and the device's name if one was given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Name of the device, or `None` for the next free `metaroceN`.
+    /// Name of the device, or `None` for the next `metaroceN` that no entry before has.
     pub name: Option<String>,
     /// Names of the interfaces, one for each plane, in the order of their numbers.
     pub interfaces: Vec<String>,
+}
+
+/// As in the list.
+impl fmt::Display for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(name) = &self.name {
+            write!(f, "{name}=")?;
+        }
+        f.write_str(&self.interfaces.join(&PLANE_SEPARATOR.to_string()))
+    }
 }
 
 /// Why there are no devices to be had; `Display` names cause and cure.
@@ -48,6 +58,8 @@ pub enum SelectionError {
     UnknownInterface {
         /// The name.
         name: String,
+        /// The entry that it is in.
+        entry: String,
         /// The interfaces there are.
         present: Vec<String>,
     },
@@ -55,6 +67,8 @@ pub enum SelectionError {
     UnusableInterface {
         /// The name.
         name: String,
+        /// The entry that it is in.
+        entry: String,
         /// Why, and the cure.
         reason: String,
     },
@@ -91,21 +105,35 @@ impl fmt::Display for SelectionError {
                 names.join(", ")
             }
         };
+        let within = |name: &str, entry: &str| match entry == name {
+            true => String::new(),
+            false => format!(" (in \"{entry}\")"),
+        };
         match self {
             Self::BadEntry { entry, reason } => write!(
                 f,
                 "bad entry \"{entry}\" in {DEVICES_VARIABLE}: {reason}. Write a list like \"eth0,eth1\" or \
-                 \"metaroce0=eth0,metaroce1=eth1\""
+                 \"metaroce0=eth0,metaroce1=eth1\", or \"mr0=eth0+eth1\" for one device of two planes"
             ),
-            Self::UnknownInterface { name, present } => write!(
+            Self::UnknownInterface {
+                name,
+                entry,
+                present,
+            } => write!(
                 f,
-                "{DEVICES_VARIABLE} names the network interface \"{name}\", which does not exist. Interfaces here: {}",
+                "{DEVICES_VARIABLE} names the network interface \"{name}\"{}, which does not exist. Interfaces here: {}",
+                within(name, entry),
                 list(present)
             ),
-            Self::UnusableInterface { name, reason } => {
+            Self::UnusableInterface {
+                name,
+                entry,
+                reason,
+            } => {
+                let within = within(name, entry);
                 write!(
                     f,
-                    "{DEVICES_VARIABLE} names the network interface \"{name}\", {reason}"
+                    "{DEVICES_VARIABLE} names the network interface \"{name}\"{within}, {reason}"
                 )
             }
             Self::LoopbackPlane { name } => write!(
@@ -155,7 +183,7 @@ impl Selection {
     /// them are the planes of one device.
     ///
     /// # Errors
-    /// An entry is malformed, or a device name or an interface occurs twice.
+    /// An entry is malformed, or an interface occurs twice, or two devices would have one name.
     pub fn parse(text: &str) -> Result<Self, SelectionError> {
         if text.trim().is_empty() {
             return Ok(Self::Automatic);
@@ -165,19 +193,19 @@ impl Selection {
             .map(|entry| parse_entry(entry.trim()))
             .collect::<Result<_, _>>()?;
         let bad = |entry: &Entry, reason: &str| SelectionError::BadEntry {
-            entry: entry.interfaces.join(&PLANE_SEPARATOR.to_string()),
+            entry: entry.to_string(),
             reason: reason.into(),
         };
         let mut seen = HashSet::new();
-        for (index, entry) in entries.iter().enumerate() {
-            let earlier = &entries[..index];
-            if !entry.interfaces.iter().all(|name| seen.insert(name)) {
-                return Err(bad(entry, "the interface is listed twice"));
-            }
-            if entry.name.is_some() && earlier.iter().any(|other| other.name == entry.name) {
-                return Err(bad(entry, "the device name is used twice"));
+        for entry in &entries {
+            if let Some(twice) = entry.interfaces.iter().find(|name| !seen.insert(*name)) {
+                return Err(bad(
+                    entry,
+                    &format!("the interface {twice} is listed twice"),
+                ));
             }
         }
+        device_names(&entries)?;
         if entries.len() > MAX_DEVICES {
             return Err(bad(
                 &entries[MAX_DEVICES],
@@ -241,6 +269,35 @@ fn parse_entry(entry: &str) -> Result<Entry, SelectionError> {
     })
 }
 
+/// The names of the devices: their own, or the next `metaroceN` that none before has.
+fn device_names(entries: &[Entry]) -> Result<Vec<String>, SelectionError> {
+    let mut names: Vec<String> = Vec::new();
+    for entry in entries {
+        let Some(own) = &entry.name else {
+            let next = (0..=entries.len())
+                .map(|number| format!("{NAME_PREFIX}{number}"))
+                .find(|name| !names.contains(name));
+            names.extend(next);
+            continue;
+        };
+        if let Some(at) = names.iter().position(|name| name == own) {
+            let earlier = &entries[at];
+            let reason = match earlier.name {
+                Some(_) => format!("\"{earlier}\" has this device name already"),
+                None => format!(
+                    "\"{earlier}\" before it is {own} already, as it gives no name of its own. Name that one, too"
+                ),
+            };
+            return Err(SelectionError::BadEntry {
+                entry: entry.to_string(),
+                reason,
+            });
+        }
+        names.push(own.clone());
+    }
+    Ok(names)
+}
+
 fn names(present: &[Interface]) -> Vec<String> {
     present
         .iter()
@@ -273,22 +330,18 @@ fn choose_usable(present: &[Interface]) -> Result<Vec<Device>, SelectionError> {
 }
 
 fn choose_listed(entries: &[Entry], present: &[Interface]) -> Result<Vec<Device>, SelectionError> {
-    let mut free_numbers = (0..).map(|n| format!("{NAME_PREFIX}{n}")).filter(|name| {
-        entries
-            .iter()
-            .all(|entry| entry.name.as_ref() != Some(name))
-    });
     let mut devices = Vec::new();
-    for entry in entries {
+    for (entry, name) in entries.iter().zip(device_names(entries)?) {
         let mut planes = Vec::new();
         let mut first_error = None;
-        for name in &entry.interfaces {
-            let interface = present.iter().find(|one| one.name == *name);
+        for wanted in &entry.interfaces {
+            let interface = present.iter().find(|one| one.name == *wanted);
             let interface = interface.ok_or_else(|| SelectionError::UnknownInterface {
-                name: name.clone(),
+                name: wanted.clone(),
+                entry: entry.to_string(),
                 present: names(present),
             })?;
-            first_error = first_error.or_else(|| why_unusable(interface));
+            first_error = first_error.or_else(|| why_unusable(interface, entry));
             planes.push(interface);
         }
         if planes.len() > 1
@@ -299,22 +352,17 @@ fn choose_listed(entries: &[Entry], present: &[Interface]) -> Result<Vec<Device>
             });
         }
         // Of several planes one is enough to begin with.
-        let all_unusable = planes.iter().all(|one| why_unusable(one).is_some());
+        let all_unusable = planes.iter().all(|one| why_unusable(one, entry).is_some());
         if let Some(error) = first_error.filter(|_| all_unusable) {
             return Err(error);
         }
-        let name = entry
-            .name
-            .clone()
-            .or_else(|| free_numbers.next())
-            .unwrap_or_default();
         devices.push(Device::new(&name, &planes));
     }
     Ok(devices)
 }
 
 /// Why a listed interface cannot carry traffic now, if it cannot.
-fn why_unusable(interface: &Interface) -> Option<SelectionError> {
+fn why_unusable(interface: &Interface, entry: &Entry) -> Option<SelectionError> {
     let name = &interface.name;
     let reason = if !interface.up {
         format!("which is down. Bring it up: ip link set {name} up")
@@ -325,6 +373,7 @@ fn why_unusable(interface: &Interface) -> Option<SelectionError> {
     };
     Some(SelectionError::UnusableInterface {
         name: name.clone(),
+        entry: entry.to_string(),
         reason,
     })
 }

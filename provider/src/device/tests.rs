@@ -69,13 +69,14 @@ fn listed_interfaces_keep_their_order_and_names() {
         interface("b", 2, &["10.0.0.2"]),
         interface("c", 3, &["10.0.0.3"]),
     ];
-    let devices = Selection::parse("c, metaroce0=b ,a")
-        .unwrap()
-        .choose(&present)
-        .unwrap();
+    let devices = |list| Selection::parse(list).unwrap().choose(&present).unwrap();
     assert_eq!(
-        names_of(&devices),
-        [("metaroce1", "c"), ("metaroce0", "b"), ("metaroce2", "a")]
+        names_of(&devices("metaroce0=c, b ,mr3=a")),
+        [("metaroce0", "c"), ("metaroce1", "b"), ("mr3", "a")]
+    );
+    assert_eq!(
+        names_of(&devices("c,metaroce7=b,a")),
+        [("metaroce0", "c"), ("metaroce7", "b"), ("metaroce1", "a")]
     );
 }
 
@@ -85,8 +86,24 @@ fn listed_interfaces_keep_their_order_and_names() {
 #[case("mlx5_0=eth0", "begins with \"metaroce\"")]
 #[case("metaroce/..=eth0", "begins with \"metaroce\"")]
 #[case("../eth0", "no name of an interface")]
-#[case("eth0,eth0", "listed twice")]
-#[case("metaroce1=a,metaroce1=b", "used twice")]
+#[case(
+    "eth0,mr1=eth1+eth0",
+    "bad entry \"mr1=eth1+eth0\" in METAROCE_DEVICES: the interface eth0 is listed twice"
+)]
+#[case(
+    "metaroce1=a,metaroce1=b",
+    "bad entry \"metaroce1=b\" in METAROCE_DEVICES: \"metaroce1=a\" has this device name already"
+)]
+#[case(
+    "eth0,metaroce0=lo",
+    "bad entry \"metaroce0=lo\" in METAROCE_DEVICES: \"eth0\" before it is metaroce0 already"
+)]
+#[case("mr0=eth0+a/b", "bad entry \"mr0=eth0+a/b\" in")]
+#[case(
+    "mr0=eth0+",
+    "bad entry \"mr0=eth0+\" in METAROCE_DEVICES: the interface is missing. Write a list like"
+)]
+#[case("mr0=", "or \"mr0=eth0+eth1\" for one device of two planes")]
 fn bad_lists_are_refused_with_the_reason(#[case] list: &str, #[case] reason: &str) {
     let text = Selection::parse(list).unwrap_err().to_string();
     assert!(
@@ -112,6 +129,28 @@ fn an_unknown_interface_is_named_with_those_that_exist() {
         .unwrap_err()
         .to_string();
     assert!(text.contains("ip link set eth0 up"), "{text}");
+}
+
+#[test]
+fn an_interface_that_cannot_be_had_is_named_with_its_entry() {
+    let mut down = interface("eth0", 2, &["10.0.0.1"]);
+    down.up = false;
+    let text_of = |list: &str| {
+        let chosen = Selection::parse(list)
+            .unwrap()
+            .choose(std::slice::from_ref(&down));
+        chosen.unwrap_err().to_string()
+    };
+    let text = text_of("mr0=eth0+eth9");
+    assert!(
+        text.contains("\"eth9\" (in \"mr0=eth0+eth9\"), which does not exist"),
+        "{text}"
+    );
+    let text = text_of("mr0=eth0");
+    assert!(
+        text.contains("\"eth0\" (in \"mr0=eth0\"), which is down"),
+        "{text}"
+    );
 }
 
 /// What users complain about: "GID 0 stale or gone, link-local picked and then unreachable".

@@ -139,6 +139,10 @@ fn write_connection(
         .number("streams", u64::from(connection.streams))
         .number("streams_opening", u64::from(connection.streams_opening))
         .number("payload_bytes", u64::from(connection.payload_bytes))
+        .number(
+            "most_payload_bytes",
+            u64::from(connection.most_payload_bytes),
+        )
         .number("in_flight_bytes", connection.in_flight_bytes)
         .number("window_bytes", connection.window_bytes)
         .number_if_any("grant_bytes_per_s", grant);

@@ -82,7 +82,8 @@ unsafe fn find<'a>(qp: *mut ibv_qp) -> io::Result<(&'a QpObject, &'a Arc<Context
     Ok((object, context))
 }
 
-/// Gives `found` to a program that has room for `*count` structures of `size` bytes at `out`.
+/// Gives `found` to a program that has room for `*count` structures of `size` bytes at `out`; their number only, if `out` is
+/// NULL and `*count` is 0.
 ///
 /// # Safety
 /// `count` and `out` are NULL or point at that.
@@ -94,7 +95,13 @@ unsafe fn give<T: Copy>(
 ) -> io::Result<()> {
     // SAFETY: by the contract.
     let count = unsafe { count.as_mut() }.ok_or_else(|| os_error(libc::EINVAL))?;
+    if out.is_null() && *count > 0 {
+        return Err(os_error(libc::EINVAL));
+    }
     let room = std::mem::replace(count, found.len() as u32);
+    if out.is_null() {
+        return Ok(());
+    }
     if (room as usize) < found.len() {
         return Err(os_error(libc::ENOSPC));
     }
@@ -109,8 +116,8 @@ unsafe fn give<T: Copy>(
     Ok(())
 }
 
-fn check<T>(out: *mut c_void, count: *mut u32, size: usize) -> io::Result<()> {
-    match out.is_null() || count.is_null() || size < size_of::<T>() {
+fn check<T>(count: *mut u32, size: usize) -> io::Result<()> {
+    match count.is_null() || size < size_of::<T>() {
         true => Err(os_error(libc::EINVAL)),
         false => Ok(()),
     }
@@ -128,7 +135,7 @@ pub unsafe extern "C" fn metaroce_query_planes(
     size: usize,
 ) -> c_int {
     status(|| {
-        check::<Plane>(planes, count, size)?;
+        check::<Plane>(count, size)?;
         // SAFETY: the program's promise.
         let (object, context) = unsafe { find(qp.cast())? };
         let connection = context.connection_of(&object.qp)?;
@@ -152,7 +159,7 @@ pub unsafe extern "C" fn metaroce_query_paths(
     size: usize,
 ) -> c_int {
     status(|| {
-        check::<Path>(paths, count, size)?;
+        check::<Path>(count, size)?;
         // SAFETY: the program's promise.
         let (object, context) = unsafe { find(qp.cast())? };
         let connection = context.connection_of(&object.qp)?;

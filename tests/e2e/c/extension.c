@@ -77,6 +77,12 @@ static void bad_arguments(void)
 	expect_errno("planes, no room", mr.query_planes(p.a.qp, planes, &count, sizeof *planes), ENOSPC);
 	expect_number("count", "needed", count, all);
 	expect_number("plane", "untouched", planes[0].plane, NOT_THERE);
+	count = 0;
+	expect_errno("number of planes", mr.query_planes(p.a.qp, NULL, &count, sizeof *planes), 0);
+	expect_number("count", "told without room", count, all);
+	count = 0;
+	expect_errno("number of planes before RTR", mr.query_planes(alone.qp, NULL, &count, sizeof *planes), ENOTCONN);
+	count = MOST;
 
 	expect_errno("paths of NULL", mr.query_paths(NULL, paths, &count, sizeof *paths), EINVAL);
 	expect_errno("paths into NULL", mr.query_paths(p.a.qp, NULL, &count, sizeof *paths), EINVAL);
@@ -87,6 +93,10 @@ static void bad_arguments(void)
 	count = 0;
 	expect_errno("paths, no room", mr.query_paths(p.a.qp, paths, &count, sizeof *paths), ENOSPC);
 	EXPECT(count >= all, "%u paths are fewer than %u planes", count, all);
+	all = count;
+	count = 0;
+	expect_errno("number of paths", mr.query_paths(p.a.qp, NULL, &count, sizeof *paths), 0);
+	expect_number("count", "told without room", count, all);
 
 	expect_errno("set of NULL", mr.set_plane(NULL, 0, 1), EINVAL);
 	expect_errno("set of a foreign QP", mr.set_plane(&foreign_qp, 0, 1), EINVAL);

@@ -3,16 +3,16 @@
 //!
 //! [`install`] is called once by `main` of xtask and of the e2e tests; [`check`] by every wait loop.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicI32, Ordering};
 
 use anyhow::{Result, bail};
 
-/// Set by the signal handler. Relaxed is enough: the flag guards no other memory.
-static REQUESTED: AtomicBool = AtomicBool::new(false);
+/// The signal that came, set by its handler; 0 is none. Relaxed is enough: it guards no other memory.
+static REQUESTED: AtomicI32 = AtomicI32::new(0);
 
 extern "C" fn on_signal(signal: libc::c_int) {
     // A second signal means that the first one did not help: leave the ordinary way.
-    if REQUESTED.swap(true, Ordering::Relaxed) {
+    if REQUESTED.swap(signal, Ordering::Relaxed) != 0 {
         // SAFETY: signal and raise are async-signal-safe; the default action ends this process.
         unsafe {
             libc::signal(signal, libc::SIG_DFL);
@@ -34,7 +34,16 @@ pub fn install() {
 
 /// Whether the user asked to stop.
 pub fn requested() -> bool {
-    REQUESTED.load(Ordering::Relaxed)
+    REQUESTED.load(Ordering::Relaxed) != 0
+}
+
+/// The exit status of a program that was asked to stop, as shells have it: 128 and the signal.
+pub fn exit_status() -> Option<u8> {
+    status_of(REQUESTED.load(Ordering::Relaxed))
+}
+
+fn status_of(signal: libc::c_int) -> Option<u8> {
+    u8::try_from(128 + signal).ok().filter(|_| signal != 0)
 }
 
 /// Fails once the user asked to stop.
@@ -46,4 +55,16 @@ pub fn check() -> Result<()> {
         bail!("interrupted");
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_status_says_which_signal() {
+        assert_eq!(status_of(0), None);
+        assert_eq!(status_of(libc::SIGINT), Some(130));
+        assert_eq!(status_of(libc::SIGTERM), Some(143));
+    }
 }

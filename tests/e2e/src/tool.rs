@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, anyhow, bail};
 
-use crate::packages;
+use crate::{interrupt, packages};
 
 /// Folders searched beside `PATH`: a plain user's or a chroot's `PATH` often lacks them.
 const EXTRA_FOLDERS: [&str; 3] = ["/usr/sbin", "/sbin", "/usr/local/sbin"];
@@ -38,7 +38,7 @@ pub fn require(program: &str) -> Result<PathBuf> {
 /// Runs a tool to its end and returns what it wrote to standard output.
 ///
 /// # Errors
-/// The tool is missing, or it exited with a status other than 0: the message has its standard error.
+/// The tool is missing, or it exited with a status other than 0: the message has its standard error; or "interrupted".
 pub fn run(program: &str, arguments: &[&str]) -> Result<String> {
     run_with_input(program, arguments, "")
 }
@@ -65,6 +65,8 @@ pub fn run_with_input(program: &str, arguments: &[&str], input: &str) -> Result<
         .wait_with_output()
         .with_context(|| format!("cannot wait for `{program}`"))?;
     if !output.status.success() {
+        // A terminal's Ctrl-C reaches the tool, too.
+        interrupt::check()?;
         bail!(
             "`{program} {}` failed ({}): {}",
             arguments.join(" "),

@@ -3,14 +3,15 @@
 //! The suite (`tests/conformance`) knows its own arguments, which are handed on. Here the product is built for it, and the
 //! unit tests that cite sentences are run for their verdicts, where all of our own is asked for.
 
+use std::ffi::OsString;
 use std::fs;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use clap::Args;
 use metaroce_e2e::artefacts;
 
+use crate::handed_on::{self, Arguments};
 use crate::test::Verdicts;
 use crate::{build, output};
 
@@ -20,23 +21,13 @@ const PACKAGE: &str = "metaroce-conformance";
 /// Packages whose unit tests cite sentences and run in seconds.
 const UNIT_TESTS: [&str; 3] = ["metaroce-proto", "metaroce", "metaroce-udp"];
 
-/// Arguments of `conformance`.
-#[derive(Debug, Args)]
-#[command(disable_help_flag = true)]
-pub struct Arguments {
-    /// What the suite is asked: a filter, and options (`--help` tells them all).
-    #[arg(
-        trailing_var_arg = true,
-        allow_hyphen_values = true,
-        value_name = "ARGUMENT"
-    )]
-    arguments: Vec<String>,
-}
-
 /// Runs the suite.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let given = &arguments.arguments;
-    let has = |option: &str| given.iter().any(|one| one.starts_with(option));
+    let given = &arguments.given;
+    let has = |option: &str| {
+        let mut words = given.iter().map(|one| one.to_string_lossy());
+        words.any(|one| one.starts_with(option))
+    };
     let looks = ["--list", "--help", "-h", "--no-scripts"]
         .into_iter()
         .any(has);
@@ -50,16 +41,11 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
     let mut command = build::cargo(&["run", "--quiet", "-p", PACKAGE, "--"])?;
     command.args(given).args(more);
-    let right = build::run(command)?.success();
-    Ok(if right {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    handed_on::run(command)
 }
 
 /// No filter among the arguments: nothing but `--report FILE`.
-fn is_all(given: &[String]) -> bool {
+fn is_all(given: &[OsString]) -> bool {
     match given {
         [] => true,
         [option, _] => option == "--report",
@@ -111,7 +97,7 @@ mod tests {
     #[test]
     fn a_filter_is_told_from_the_name_of_a_report() {
         let of = |words: &[&str]| {
-            let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+            let words: Vec<OsString> = words.iter().map(|word| (*word).into()).collect();
             is_all(&words)
         };
         assert!(of(&[]) && of(&["--report", "file"]));

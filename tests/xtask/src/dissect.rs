@@ -3,29 +3,20 @@
 //! It is a program of its own (tests/dissect), because it needs the protocol, and this tool is to build without it. It
 //! runs in the caller's folder with the caller's standard input, so that relative paths and pipes work.
 
-use std::ffi::OsString;
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result};
-use clap::Args;
 use metaroce_e2e::artefacts;
 
 use crate::build;
-
-/// Arguments of `dissect`: those of the dissector itself.
-#[derive(Debug, Args)]
-pub struct Arguments {
-    /// See `cargo xtask dissect --help`.
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-    arguments: Vec<OsString>,
-}
+use crate::handed_on::Arguments;
 
 /// Builds and runs the dissector.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     build::run_cargo(&["build", "--quiet", "-p", "metaroce-dissect"], &[])?;
     let program = artefacts::target_folder()?.join("debug/metaroce-dissect");
     let status = Command::new(&program)
-        .args(&arguments.arguments)
+        .args(&arguments.given)
         .status()
         .with_context(|| format!("cannot start {}", program.display()))?;
     // None: a signal ended it.

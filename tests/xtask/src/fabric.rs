@@ -28,7 +28,7 @@ pub enum Command {
         #[command(flatten)]
         name: Name,
     },
-    /// Run a command on a host.
+    /// Run a command on a host; ends as it does, or with 127 (not found) or 126 (not executable), as shells do.
     Exec {
         /// The host: a, b, c …
         host: Host,
@@ -42,7 +42,7 @@ pub enum Command {
     Impair(impair::Arguments),
     /// Cut the links of a plane, or mend them.
     Plane {
-        /// Number of the plane, from 1.
+        /// Number of the plane, from 1 (with --nics, 1 is eth0).
         plane: u8,
         /// What its links become.
         #[arg(value_enum)]
@@ -167,11 +167,7 @@ fn up(shape: Shape, mtu_bytes: u32, name: &str) -> Result<()> {
 
 /// Becomes the command, so that signals and the exit status are the command's own.
 fn exec(host: Host, command: &[String], name: &str) -> Result<()> {
-    let (program, arguments) = command
-        .split_first()
-        .context("a command is wanted behind --")?;
-    let mut prepared = Fabric::open(name)?.command(host, program)?;
-    let error = prepared.args(arguments).exec();
+    let error = Fabric::open(name)?.shell_command(host, command)?.exec();
     Err(error).context("cannot start `ip netns exec`")
 }
 
@@ -228,6 +224,14 @@ mod tests {
             &["x", "exec", "a", "--", "ip", "-s", "link"],
         ] {
             assert!(Line::try_parse_from(good).is_ok(), "{good:?}");
+        }
+    }
+
+    #[test]
+    fn the_help_says_from_where_planes_count() {
+        for line in [&["x", "plane", "--help"][..], &["x", "impair", "--help"]] {
+            let help = Line::try_parse_from(line).unwrap_err().to_string();
+            assert!(help.contains("from 1 (with --nics, 1 is eth0"), "{help}");
         }
     }
 }

@@ -10,6 +10,7 @@ mod demo;
 mod dissect;
 mod fabric;
 mod fuzz;
+mod handed_on;
 mod output;
 mod ping_pong;
 mod report;
@@ -44,18 +45,15 @@ enum Command {
     #[command(subcommand)]
     Fabric(fabric::Command),
     /// Show the metaroce packets of a capture file; make the dissector for Wireshark (--help tells more).
-    #[command(disable_help_flag = true)]
-    Dissect(dissect::Arguments),
+    Dissect(handed_on::Arguments),
     /// Look for inputs that break the codec, the paths, the connections or the C entry points (needs a C++ compiler).
     Fuzz(fuzz::Arguments),
     /// Run the packet scripts of WIRE.md against our endpoint, or another's; tell what tests each sentence (--help tells more).
-    #[command(disable_help_flag = true)]
-    Conformance(conformance::Arguments),
+    Conformance(handed_on::Arguments),
     /// Run the transport in simulated networks, by seeds; `sim --help` of the simulator tells all arguments.
-    Sim(sim::Arguments),
+    Sim(handed_on::Arguments),
     /// Draw what the transport does in simulated fabrics, and RoCEv2 beside it, on one HTML page (--help tells more).
-    #[command(disable_help_flag = true)]
-    Report(report::Arguments),
+    Report(handed_on::Arguments),
     /// Run the tests of the unsafe corners under the address sanitizer, or valgrind where there is none.
     Sanitize(sanitize::Arguments),
     /// Try every order of the threads in models of the concurrent corners.
@@ -73,10 +71,17 @@ fn main() -> ExitCode {
     interrupt::install();
     match run(arguments.command) {
         Ok(code) => code,
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::FAILURE
-        }
+        // Whatever failed then was told to stop, and is not to blame.
+        Err(error) => match interrupt::exit_status() {
+            Some(status) => {
+                eprintln!("interrupted");
+                ExitCode::from(status)
+            }
+            None => {
+                eprintln!("error: {error:#}");
+                ExitCode::FAILURE
+            }
+        },
     }
 }
 

@@ -4,22 +4,9 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
-use clap::Args;
 
 use crate::build;
-
-/// Arguments of `sim`.
-#[derive(Debug, Args)]
-#[command(disable_help_flag = true)]
-pub struct Arguments {
-    /// What the simulator is asked: a scenario, and options (`--help` tells them all).
-    #[arg(
-        trailing_var_arg = true,
-        allow_hyphen_values = true,
-        value_name = "ARGUMENT"
-    )]
-    arguments: Vec<String>,
-}
+use crate::handed_on::{self, Arguments};
 
 /// Runs the simulator.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
@@ -33,11 +20,6 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         "--",
     ])?;
     // A "--" before what is meant for the simulator is not needed, and does not hurt.
-    command.args(arguments.arguments.iter().filter(|one| *one != "--"));
-    let right = build::run(command)?.success();
-    Ok(if right {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    command.args(arguments.given.iter().filter(|one| *one != "--"));
+    handed_on::run(command)
 }

@@ -2,9 +2,10 @@
 //!
 //! Each check is a function from what it looked at to findings, so that each can be tested with what no test machine has;
 //! nothing is changed, and nothing needs root. [`libraries`] looks at files, [`environment`] at what a launcher
-//! left behind, [`kernel`] at limits, [`network`] at interfaces, ports and firewalls, [`program`] at one program.
+//! left behind, [`kernel`] at limits, [`network`] at interfaces and ports, [`firewall`] at firewalls, [`program`] at one program.
 
 mod environment;
+mod firewall;
 mod kernel;
 mod libraries;
 mod network;
@@ -127,10 +128,18 @@ pub(crate) fn examine(json: bool, command: &[OsString]) -> anyhow::Result<ExitCo
 }
 
 fn findings(command: &[OsString]) -> Vec<Finding> {
+    // Who can open no file sees none of what the others look for, and would name wrong cures.
+    let open_files = kernel::check_open_files(kernel::open_files());
+    if open_files.grade == Grade::Bad {
+        return vec![open_files];
+    }
     let mut findings = libraries::check();
     findings.extend(environment::check());
     match select(None) {
-        Ok(devices) => findings.extend(network::check(&devices)),
+        Ok(devices) => {
+            findings.extend(network::check(&devices));
+            findings.extend(firewall::check(&devices, metaroce::port_range()));
+        }
         Err(error) => findings.push(Finding::bad("devices", format!("{error:#}"), "")),
     }
     findings.extend(kernel::check());

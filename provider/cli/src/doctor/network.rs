@@ -1,11 +1,10 @@
-//! Interfaces, ports and firewalls.
+//! Interfaces, plane by plane, and ports.
 
-use super::{Finding, output_of};
-use metaroce::device::{Device, PLANE_SEPARATOR};
+use super::Finding;
+use metaroce::device::{Device, PLANE_SEPARATOR, PlaneState};
 use std::fs;
 use std::io;
-use std::net::{IpAddr, UdpSocket};
-use std::process::Command;
+use std::net::{IpAddr, SocketAddr, SocketAddrV6, UdpSocket};
 use std::time::Duration;
 
 /// MTU from which large packets carry most of the load.
@@ -14,8 +13,6 @@ const LARGE_MTU_BYTES: u32 = 4096;
 const ARRIVES_WITHIN: Duration = Duration::from_millis(500);
 /// Ports tried for that: some may be taken.
 const PORTS_TRIED: u16 = 64;
-/// Listing the rules of a firewall.
-const LISTED_WITHIN: Duration = Duration::from_secs(3);
 
 /// The interface that leads nowhere else.
 const LOOPBACK: &str = "lo";
@@ -23,20 +20,16 @@ const LOOPBACK: &str = "lo";
 pub(super) fn check(devices: &[Device]) -> Vec<Finding> {
     let mut findings: Vec<Finding> = devices.iter().map(check_device).collect();
     findings.extend(check_mtus(devices));
-    for device in devices.iter().filter(|device| device.active) {
-        findings.extend(
-            device
-                .addresses
-                .first()
-                .map(|ip| check_passes(*ip, &pass(*ip))),
-        );
-    }
+    let tried = tried_addresses(devices);
+    findings.extend(tried.iter().map(|(ip, index)| {
+        let passes = pass(|port| address(*ip, *index, port));
+        check_passes(*ip, &passes)
+    }));
     findings.extend(check_reverse_path(devices, |interface| {
         let path = format!("/proc/sys/net/ipv4/conf/{interface}/rp_filter");
         fs::read_to_string(path).ok()?.trim().parse().ok()
     }));
     findings.push(check_ports());
-    findings.push(check_firewall(&Firewall::of_host(), metaroce::port_range()));
     findings
 }
 
@@ -50,31 +43,8 @@ pub(super) fn check_device(device: &Device) -> Finding {
         "device {} on {} ({gid}, MTU {})",
         device.name, device.interface, device.mtu_bytes
     );
-    let down = device.planes.iter().filter(|plane| !plane.active);
-    let down: Vec<&str> = down.map(|plane| &*plane.interface).collect();
-    if device.active && !down.is_empty() {
-        return Finding::warning(
-            check,
-            format!(
-                "{about} works without {} of its {} planes: {} has no carrier or is down",
-                down.len(),
-                device.planes.len(),
-                down.join(", ")
-            ),
-            "connect the link and bring the interface up, or leave it out of METAROCE_DEVICES",
-        );
-    }
-    let bare = (0..device.planes.len()).find(|plane| {
-        let mut planes = device.gid_planes.iter();
-        planes.all(|one| usize::from(*one) != *plane)
-    });
-    if let Some(plane) = bare.filter(|_| !device.gid_planes.is_empty()) {
-        let interface = &device.planes[plane].interface;
-        return Finding::warning(
-            check,
-            format!("{about} works without plane {plane}: {interface} has no IP address"),
-            format!("ip address add ADDRESS/PREFIX dev {interface}"),
-        );
+    if let Some((wrong, cure)) = lost_planes(device).filter(|_| device.active) {
+        return Finding::warning(check, format!("{about} works without {wrong}"), cure);
     }
     if !device.active {
         return Finding::warning(
@@ -103,31 +73,94 @@ pub(super) fn check_device(device: &Device) -> Finding {
     Finding::good(check, about)
 }
 
+/// What is wrong with planes, and the cure.
+fn lost_planes(device: &Device) -> Option<(String, String)> {
+    let mut wrong = Vec::new();
+    let mut cures = Vec::new();
+    for (number, plane) in device.planes.iter().enumerate() {
+        let interface = &plane.interface;
+        match device.plane_state(number) {
+            PlaneState::Active => {}
+            PlaneState::NoAddress => {
+                wrong.push(format!("plane {number}, {interface} has no IP address"));
+                cures.push(format!("ip address add ADDRESS/PREFIX dev {interface}"));
+            }
+            PlaneState::Down => {
+                wrong.push(format!(
+                    "plane {number}, {interface} has no carrier or is down"
+                ));
+                cures.push(format!(
+                    "connect the link of {interface} and bring it up (ip link set {interface} up)"
+                ));
+            }
+        }
+    }
+    let all = device.planes.len();
+    (!wrong.is_empty()).then(|| {
+        let text = format!("{} of its {all} planes: {}", wrong.len(), wrong.join("; "));
+        let leave_out = "; or leave it out of METAROCE_DEVICES";
+        (text, cures.join("; ") + leave_out)
+    })
+}
+
 /// Different MTUs: a path over the smaller one makes all packets of a connection smaller.
 pub(super) fn check_mtus(devices: &[Device]) -> Option<Finding> {
-    let mtus = devices.iter().filter(|device| device.active);
-    let smallest = mtus.clone().min_by_key(|device| device.mtu_bytes)?;
-    let largest = mtus.max_by_key(|device| device.mtu_bytes)?;
-    (smallest.mtu_bytes != largest.mtu_bytes).then(|| {
+    let active = devices.iter().filter(|device| device.active);
+    let mut mtus: Vec<(u32, &str)> = Vec::new();
+    for device in active {
+        let planes = device.planes.iter().filter(|plane| plane.active);
+        mtus.extend(planes.map(|plane| (plane.mtu_bytes, &*plane.interface)));
+        if device.planes.is_empty() {
+            mtus.push((device.mtu_bytes, &device.interface));
+        }
+    }
+    let smallest = mtus.iter().min_by_key(|(bytes, _)| *bytes)?;
+    let largest = mtus.iter().max_by_key(|(bytes, _)| *bytes)?;
+    (smallest.0 != largest.0).then(|| {
         Finding::warning(
             "mixed_mtu",
             format!(
                 "interfaces differ in MTU: {} has {}, {} has {}; the other host's may, too",
-                smallest.interface, smallest.mtu_bytes, largest.interface, largest.mtu_bytes
+                smallest.1, smallest.0, largest.1, largest.0
             ),
             "one MTU on all interfaces and switches of a fabric; packets that do not fit are lost silently",
         )
     })
 }
 
+/// An address of every plane that works, with the index of its interface.
+pub(super) fn tried_addresses(devices: &[Device]) -> Vec<(IpAddr, u32)> {
+    let mut tried = Vec::new();
+    for device in devices.iter().filter(|device| device.active) {
+        for number in 0..device.planes.len() {
+            let works = device.plane_state(number) == PlaneState::Active;
+            let mut on_it = (0..device.addresses.len())
+                .filter(|at| usize::from(device.plane_of(*at)) == number);
+            let first = on_it.next().filter(|_| works);
+            tried.extend(first.map(|at| (device.addresses[at], device.planes[number].index)));
+        }
+    }
+    tried
+}
+
+/// A link-local address needs its interface.
+fn address(ip: IpAddr, index: u32, port: u16) -> SocketAddr {
+    match ip {
+        IpAddr::V6(v6) if v6.is_unicast_link_local() => {
+            SocketAddrV6::new(v6, port, 0, index).into()
+        }
+        _ => (ip, port).into(),
+    }
+}
+
 /// Sends a datagram from one socket of an address to a socket at one of the endpoints' ports.
-fn pass(ip: IpAddr) -> io::Result<()> {
+fn pass(address: impl Fn(u16) -> SocketAddr) -> io::Result<()> {
     let (first, count) = metaroce::port_range();
     let mut last = None;
     // From the end: engines may start meanwhile, and are spread evenly.
     for step in 0..count.min(PORTS_TRIED) {
-        match UdpSocket::bind((ip, first + (count - 1 - step))) {
-            Ok(receiver) => return send_to(ip, &receiver),
+        match UdpSocket::bind(address(first + (count - 1 - step))) {
+            Ok(receiver) => return send_to(address(0), &receiver),
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => last = Some(error),
             Err(error) => return Err(error),
         }
@@ -135,10 +168,10 @@ fn pass(ip: IpAddr) -> io::Result<()> {
     Err(last.unwrap_or_else(|| io::ErrorKind::AddrInUse.into()))
 }
 
-fn send_to(ip: IpAddr, receiver: &UdpSocket) -> io::Result<()> {
+fn send_to(from: SocketAddr, receiver: &UdpSocket) -> io::Result<()> {
     const WORDS: &[u8] = b"metaroce doctor";
     receiver.set_read_timeout(Some(ARRIVES_WITHIN))?;
-    let sender = UdpSocket::bind((ip, 0))?;
+    let sender = UdpSocket::bind(from)?;
     sender.send_to(WORDS, receiver.local_addr()?)?;
     let mut buffer = [0; 64];
     let (length, _) = receiver.recv_from(&mut buffer)?;
@@ -244,114 +277,4 @@ pub(super) fn free_ports(tables: &str, (first, count): (u16, u16)) -> Finding {
         );
     }
     Finding::good(check, format!("{range} (let firewalls pass them)"))
-}
-
-/// What can be seen of a firewall.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Firewall {
-    /// Rules, as `nft list ruleset` and `iptables -S INPUT` print them; `None` where they cannot be listed (not root).
-    pub(super) rules: Option<String>,
-    /// Managers of rules that are switched on.
-    pub(super) managers: Vec<&'static str>,
-}
-
-impl Firewall {
-    fn of_host() -> Firewall {
-        let list = |program: &str, arguments: &[&str]| {
-            let text = output_of(Command::new(program).args(arguments), LISTED_WITHIN)?;
-            // Without rights both say so and list nothing.
-            let refused = ["not permitted", "Permission denied", "must be root"];
-            (!refused.iter().any(|words| text.contains(words))).then_some(text)
-        };
-        let nft = list("nft", &["list", "ruleset"]);
-        let iptables = list("iptables", &["-S", "INPUT"]);
-        let rules = (nft.is_some() || iptables.is_some())
-            .then(|| nft.unwrap_or_default() + "\n" + &iptables.unwrap_or_default());
-        let mut managers = Vec::new();
-        if fs::read_to_string("/etc/ufw/ufw.conf")
-            .is_ok_and(|text| text.lines().any(|line| line.trim() == "ENABLED=yes"))
-        {
-            managers.push("ufw");
-        }
-        let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
-        let named = |name: &str| {
-            let mut comms = processes
-                .filter_map(|process| fs::read_to_string(process.path().join("comm")).ok());
-            comms.any(|comm| comm.trim() == name)
-        };
-        if named("firewalld") {
-            managers.push("firewalld");
-        }
-        Firewall { rules, managers }
-    }
-}
-
-pub(super) fn check_firewall(firewall: &Firewall, (first, count): (u16, u16)) -> Finding {
-    let check = "firewall";
-    let last = first.saturating_add(count.saturating_sub(1));
-    let cure = match firewall.managers.first() {
-        Some(&"ufw") => format!("ufw allow {first}:{last}/udp (as root)"),
-        Some(&"firewalld") => {
-            format!(
-                "firewall-cmd --permanent --add-port={first}-{last}/udp && firewall-cmd --reload (as root)"
-            )
-        }
-        _ => format!(
-            "nft add rule inet filter input udp dport {first}-{last} accept, or iptables -I INPUT -p udp --dport \
-             {first}:{last} -j ACCEPT (as root)"
-        ),
-    };
-    match &firewall.rules {
-        Some(rules) if drops_by_default(rules) && !mentions_ports(rules, first, last) => {
-            Finding::warning(
-                check,
-                format!(
-                    "the firewall drops what no rule allows, and no rule names UDP ports {first} to {last}"
-                ),
-                cure,
-            )
-        }
-        Some(_) => Finding::good(
-            check,
-            "no rule of the firewall was found that drops the endpoints' packets",
-        ),
-        None if !firewall.managers.is_empty() => Finding::warning(
-            check,
-            format!(
-                "a firewall ({}) is on; whether it passes UDP ports {first} to {last} can be seen as root only",
-                firewall.managers.join(", ")
-            ),
-            cure,
-        ),
-        None => Finding::good(
-            check,
-            "no firewall is known to be on (its rules can be listed as root only)",
-        ),
-    }
-}
-
-/// An input chain whose policy is to drop.
-fn drops_by_default(rules: &str) -> bool {
-    rules.lines().map(str::trim).any(|line| {
-        (line.contains("hook input") && line.contains("policy drop")) || line == "-P INPUT DROP"
-    })
-}
-
-/// A rule that accepts a range of UDP ports which includes all of ours: `udp dport 24791-25814 accept`,
-/// `-p udp … --dport 24791:25814 -j ACCEPT`, or everything of UDP.
-fn mentions_ports(rules: &str, first: u16, last: u16) -> bool {
-    rules
-        .lines()
-        .filter(|line| line.contains("udp"))
-        .any(|line| {
-            let accepts = line.contains("accept") || line.contains("-j ACCEPT");
-            let ports = line.split_once("dport").map(|(_, rest)| rest.trim_start());
-            let Some(ports) = ports else {
-                return accepts;
-            };
-            let range = ports.split([' ', ',', '}']).next().unwrap_or_default();
-            let (low, high) = range.split_once(['-', ':']).unwrap_or((range, range));
-            let bounds = (low.parse::<u16>(), high.parse::<u16>());
-            accepts && matches!(bounds, (Ok(low), Ok(high)) if low <= first && last <= high)
-        })
 }

@@ -4,16 +4,15 @@ use super::environment::{check_directory, check_settings, check_tree};
 use super::kernel::{
     check_buffer, check_ephemeral, check_open_files, check_rdma, check_udp_memory, check_version,
 };
-use super::libraries::{check_libibverbs, check_preload};
+use super::libraries::{check_file, check_libibverbs, check_preload};
 use super::network::{
-    Firewall, check_device, check_firewall, check_mtus, check_passes, check_reverse_path,
-    free_ports,
+    check_device, check_mtus, check_passes, check_reverse_path, free_ports, tried_addresses,
 };
 use super::program::{Kind, changes_user, examine, find, interpreter_of_script};
 use super::*;
 use crate::libibverbs::Found;
-use metaroce::device::Device;
 use metaroce::device::tree::Libraries;
+use metaroce::device::{Device, Plane};
 use std::ffi::OsStr;
 use std::io;
 use std::net::IpAddr;
@@ -229,39 +228,34 @@ fn ephemeral_ports_over_ours() {
 
 #[test]
 fn limits_of_open_files() {
-    expect(
-        &check_open_files(Some(
-            "Max open files            12                   4096                 files",
-        ))
-        .unwrap(),
-        Grade::Bad,
-        "12 files",
-        "ulimit -n",
-    );
-    let limits = |soft: &str| {
-        format!(
-            "Limit  Soft Limit  Hard Limit\nMax open files            {soft}    4096    files\n"
-        )
+    let check = check_open_files;
+    expect(&check(12), Grade::Bad, "12 files", "ulimit -n");
+    expect(&check(64), Grade::Warning, "64 files", "ulimit -n");
+    expect(&check(1024), Grade::Good, "1024", "");
+    expect(&check(u64::MAX), Grade::Good, "any number", "");
+}
+
+#[test]
+fn libraries_that_were_not_written_to_their_end() {
+    let own = std::fs::read("/proc/self/exe").unwrap();
+    let file = std::env::temp_dir().join(format!("metaroce-doctor-{}.so", std::process::id()));
+    let check = |bytes: &[u8]| {
+        std::fs::write(&file, bytes).unwrap();
+        check_file(&file)
     };
+    assert_eq!(check(&own), None);
+    let cure = "cargo build --release";
+    expect(&check(&[]).unwrap(), Grade::Bad, ".so is empty", cure);
+    for cut in [100, 3_000, own.len() / 2, own.len() - 1] {
+        expect(&check(&own[..cut]).unwrap(), Grade::Bad, "cut off", cure);
+    }
+    std::fs::remove_file(&file).unwrap();
     expect(
-        &check_open_files(Some(&limits("64"))).unwrap(),
-        Grade::Warning,
-        "64 files",
-        "ulimit -n",
+        &check_file(&file).unwrap(),
+        Grade::Bad,
+        "cannot be read",
+        cure,
     );
-    expect(
-        &check_open_files(Some(&limits("1024"))).unwrap(),
-        Grade::Good,
-        "1024",
-        "",
-    );
-    expect(
-        &check_open_files(Some(&limits("unlimited"))).unwrap(),
-        Grade::Good,
-        "unlimited",
-        "",
-    );
-    assert_eq!(check_open_files(Some("")), None);
 }
 
 #[test]
@@ -390,75 +384,66 @@ fn taken_ports_are_counted() {
     expect(&free_ports("", PORTS), Grade::Good, "1024 of 1024", "");
 }
 
+/// A device of planes `eth0`, `eth1` …, each with its MTU, whether it is up, and its address.
+fn planes(of: &[(u32, bool, Option<&str>)]) -> Device {
+    let numbered = || (0u8..).zip(of);
+    let addressed = || numbered().filter_map(|(number, one)| Some((number, one.2?)));
+    Device {
+        name: "mr0".into(),
+        interface: "eth0+eth1+eth2".into(),
+        mtu_bytes: 9000,
+        active: true,
+        planes: numbered()
+            .map(|(number, (mtu_bytes, active, _))| Plane {
+                interface: format!("eth{number}"),
+                index: u32::from(number) + 2,
+                mtu_bytes: *mtu_bytes,
+                speed_mbps: 10_000,
+                active: *active,
+            })
+            .collect(),
+        addresses: addressed().map(|(_, ip)| ip.parse().unwrap()).collect(),
+        gid_planes: addressed().map(|(number, _)| number).collect(),
+        ..Device::default()
+    }
+}
+
 #[test]
-fn firewalls_with_and_without_a_rule_for_our_ports() {
-    let nft = |rule: &str| {
-        Some(format!(
-            "table inet filter {{\n\tchain input {{\n\t\ttype filter hook input priority filter; policy drop;\n\t\t{rule}\n\t}}\n}}"
-        ))
-    };
-    let rules = |rules: Option<String>| {
-        let firewall = Firewall {
-            rules,
-            managers: Vec::new(),
-        };
-        check_firewall(&firewall, PORTS)
-    };
+fn every_plane_is_looked_at() {
+    let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+    let whole = planes(&[
+        (9000, true, Some("10.0.0.1")),
+        (9000, true, Some("10.0.1.1")),
+        (9000, true, Some("fe80::1")),
+    ]);
+    expect(&check_device(&whole), Grade::Good, "mr0", "");
+    assert_eq!(
+        tried_addresses(&[whole, device("eth7", 9000, false)]),
+        [(ip("10.0.0.1"), 2), (ip("10.0.1.1"), 3), (ip("fe80::1"), 4)]
+    );
+    let parts = planes(&[
+        (9000, true, Some("10.0.0.1")),
+        (9000, true, None),
+        (9000, false, Some("10.0.2.1")),
+    ]);
+    let finding = check_device(&parts);
     expect(
-        &rules(nft("tcp dport 22 accept")),
+        &finding,
         Grade::Warning,
-        "24791 to 25814",
-        "nft add rule",
+        "without 2 of its 3 planes: plane 1, eth1 has no IP address; plane 2, eth2 has no carrier",
+        "ip address add ADDRESS/PREFIX dev eth1; connect the link of eth2",
     );
+    assert_eq!(tried_addresses(&[parts]), [(ip("10.0.0.1"), 2)]);
+    let mixed = planes(&[
+        (9000, true, Some("10.0.0.1")),
+        (1500, true, Some("10.0.1.1")),
+        (600, false, None),
+    ]);
     expect(
-        &rules(nft("udp dport 24791-25814 accept")),
-        Grade::Good,
-        "no rule",
-        "",
-    );
-    expect(
-        &rules(nft("udp dport 24791-24800 accept")),
+        &check_mtus(&[mixed]).unwrap(),
         Grade::Warning,
-        "no rule names",
-        "",
-    );
-    expect(&rules(nft("meta l4proto udp accept")), Grade::Good, "", "");
-    expect(
-        &rules(Some(
-            "-P INPUT DROP\n-A INPUT -p udp -m udp --dport 20000:30000 -j ACCEPT".into(),
-        )),
-        Grade::Good,
-        "",
-        "",
-    );
-    expect(
-        &rules(Some(
-            "-P INPUT DROP\n-A INPUT -p udp -m udp --dport 53 -j ACCEPT".into(),
-        )),
-        Grade::Warning,
-        "",
-        "",
-    );
-    expect(&rules(Some("-P INPUT ACCEPT".into())), Grade::Good, "", "");
-    expect(&rules(None), Grade::Good, "root only", "");
-    let managed = |manager| {
-        let firewall = Firewall {
-            rules: None,
-            managers: vec![manager],
-        };
-        check_firewall(&firewall, PORTS)
-    };
-    expect(
-        &managed("ufw"),
-        Grade::Warning,
-        "ufw",
-        "ufw allow 24791:25814/udp",
-    );
-    expect(
-        &managed("firewalld"),
-        Grade::Warning,
-        "firewalld",
-        "firewall-cmd --permanent --add-port=24791-25814/udp",
+        "eth1 has 1500, eth0 has 9000",
+        "one MTU",
     );
 }
 

@@ -21,6 +21,8 @@ A process:
   refused         packets for which there was no room: their messages were sent again
 
 A connection (to one peer process, for all queue pairs to it):
+  payload           bytes of payload in a full packet, on every plane; A of B: the way carries less
+                    than both ends take (path MTU), and larger ones are tried again
   in flight A of B  bytes not acknowledged yet, and how many may be (the connection's window)
   grant             the rate that the peer allows; it limits where several send to it
   silent            time since anything was heard from the peer

@@ -68,6 +68,8 @@ pub(super) struct Connection {
     pub(super) state: String,
     pub(super) silent_ns: u64,
     pub(super) streams: u64,
+    pub(super) payload_bytes: u64,
+    pub(super) most_payload_bytes: u64,
     pub(super) in_flight_bytes: u64,
     pub(super) window_bytes: u64,
     pub(super) grant_bytes_per_s: Option<u64>,

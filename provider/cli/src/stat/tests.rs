@@ -132,7 +132,8 @@ fn report(age_ns: u64, packets: u64, connection: &str) -> Value {
             "packets_lost": 727, "spurious_retransmissions": 637},
         "connections": [{
             "id": connection, "source": "::ffff:10.0.0.1", "destination": "::ffff:10.0.0.2", "peer": "10.0.0.2:24800",
-            "state": "open", "streams": 1, "silent_ns": 100_000, "in_flight_bytes": 28_000, "window_bytes": 4_194_304,
+            "state": "open", "streams": 1, "silent_ns": 100_000, "payload_bytes": 1384, "most_payload_bytes": 4096,
+            "in_flight_bytes": 28_000, "window_bytes": 4_194_304,
             "grant_bytes_per_s": null, "paths": [path, {"path": 4, "state": "idle"}], "receiving_paths": [from],
         }],
     })
@@ -164,7 +165,7 @@ fn totals_come_first_and_rates_after_that() {
         "ib_write_bw?[2J  pid 4242  metaroce0 (eth0)  UDP 25000  1 queue pair  1 connection  1 s old",
         "sent 1000 kB, 1000 data packets  received 0 B, 0 data packets",
         "lost 727, spurious 637  dropped 3",
-        "10.0.0.1 -> 10.0.0.2:24800  open  1 stream  in flight 28 kB of 4194 kB  grant unlimited  silent 0.1 ms",
+        "10.0.0.1 -> 10.0.0.2:24800  open  1 stream  payload 1384 of 4096 B  in flight 28 kB of 4194 kB  grant unlimited  silent 0.1 ms",
         "PACKETS",
         "busy   10.0.0.1:4000    95.4    60.0    16.5       7",
         "1 path unused",
@@ -172,6 +173,10 @@ fn totals_come_first_and_rates_after_that() {
     ] {
         assert!(shown.contains(wanted), "{wanted:?} is not in\n{shown}");
     }
+    let mut whole = report(1_000_000_000, 1_000, "a");
+    whole["connections"][0]["payload_bytes"] = json!(4096);
+    let shown = text(&sample_of(&[whole], start), None);
+    assert!(shown.contains("  payload 4096 B  in flight"), "{shown}");
     let second = sample_of(
         &[report(3_000_000_000, 51_000, "a")],
         start + Duration::from_secs(2),

@@ -139,9 +139,13 @@ fn show_connection(
         || "unlimited".into(),
         |grant| with_unit(grant as f64 * 8.0, "b/s"),
     );
+    let payload = match (connection.payload_bytes, connection.most_payload_bytes) {
+        (now, most) if now < most => format!("{now} of {most}"),
+        (now, _) => now.to_string(),
+    };
     let _ = writeln!(
         out,
-        "  {} -> {}  {}  {}  in flight {} of {}  grant {grant}  silent {} ms",
+        "  {} -> {}  {}  {}  payload {payload} B  in flight {} of {}  grant {grant}  silent {} ms",
         plain(connection.source.trim_start_matches("::ffff:")),
         plain(&connection.peer),
         plain(&connection.state),

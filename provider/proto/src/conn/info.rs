@@ -33,6 +33,7 @@ impl Connection {
             streams: self.stream_count(),
             streams_opening: self.streams.of(List::Opening).len() as u32,
             payload_bytes: self.payload_bytes,
+            most_payload_bytes: self.sizes.most_bytes(),
             in_flight_bytes: self.bytes_in_flight(),
             window_bytes: self.window.cap_bytes(),
             grant_bytes_per_s: self.window.grant_bytes_per_s().unwrap_or(u64::MAX),

@@ -67,6 +67,11 @@ impl Sizes {
         }
     }
 
+    /// Payload that both ends take; the one in use may be smaller.
+    pub(super) fn most_bytes(&self) -> u16 {
+        self.most_bytes
+    }
+
     pub(super) fn search_at(&self) -> Option<Time> {
         self.search_at
     }

@@ -93,8 +93,10 @@ pub struct ConnectionInfo {
     pub streams: u32,
     /// Of these, those that wait for the peer's queue pair.
     pub streams_opening: u32,
-    /// Payload of a full packet.
+    /// Payload of a full packet, on all of its paths: as much as the way carries, as far as it is known.
     pub payload_bytes: u16,
+    /// What both ends take.
+    pub most_payload_bytes: u16,
     /// Bytes sent and not acknowledged.
     pub in_flight_bytes: u64,
     /// Bytes that may be in flight now.

@@ -144,6 +144,25 @@ pub fn parts_per_million(text: &str) -> Result<u64, String> {
     Ok(parts.round() as u64)
 }
 
+/// Bytes of an IP packet, headers included, that every link of the Internet carries unfragmented (RFC 791, 3.2); Linux allows no
+/// smaller MTU for IPv4. IPv4 and UDP headers are 28 of them.
+pub const LEAST_MTU_BYTES: u64 = 68;
+
+/// Parses the bytes of the largest packet that shall pass; 0 is no limit.
+///
+/// # Errors
+/// It is no number, or less than any link carries.
+pub fn largest_packet(text: &str) -> Result<u64, String> {
+    match text.parse() {
+        Ok(bytes @ 1..LEAST_MTU_BYTES) => Err(format!(
+            "no link carries less than IP packets of {LEAST_MTU_BYTES} bytes (RFC 791): IPv4 and UDP headers alone are 28, \
+             so nothing would pass at {bytes}. --blackhole does that; 0 ends the limit"
+        )),
+        Ok(bytes) => Ok(bytes),
+        Err(_) => Err(format!("`{text}` is no number of bytes")),
+    }
+}
+
 /// Attaches the program to `port` unless it is there, and makes a change.
 pub(super) fn set(state: &State, port: &Port, change: Change) -> Result<()> {
     let elements = change.elements();
@@ -303,5 +322,17 @@ mod tests {
         for text in ["", "1", "x%", "101%", "-1%", "nan%"] {
             assert!(parts_per_million(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn no_link_carries_less_than_rfc_791_says() {
+        for (text, bytes) in [("0", 0), ("68", 68), ("1500", 1500)] {
+            assert_eq!(largest_packet(text), Ok(bytes));
+        }
+        for text in ["1", "28", "67"] {
+            let why = largest_packet(text).unwrap_err();
+            assert!(why.contains("68 bytes") && why.contains("28"), "{why}");
+        }
+        assert!(largest_packet("-1").is_err() && largest_packet("x").is_err());
     }
 }

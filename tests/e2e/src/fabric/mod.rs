@@ -33,7 +33,7 @@ use anyhow::{Context, Result, bail};
 pub use counters::{Counters, PlaneCounters, Traffic};
 pub use direction::{Direction, Place};
 pub use host::{Host, MAX_HOSTS};
-pub use impair::{LossCounts, LossRates, parts_per_million};
+pub use impair::{LEAST_MTU_BYTES, LossCounts, LossRates, largest_packet, parts_per_million};
 pub use late::DEFAULT_LATE_BY;
 pub use rate::Rate;
 pub use shape::{MAX_PLANES, Shape, Topology};
@@ -183,6 +183,17 @@ impl Fabric {
             .args(["netns", "exec", &self.namespace(host)])
             .arg(program);
         Ok(command)
+    }
+
+    /// A command on a host, by way of a shell: it says what is wrong with a program that cannot be run, and ends with 127 or 126
+    /// then, where `ip netns exec` ends with 1.
+    ///
+    /// # Errors
+    /// There is no such host, or no `ip`.
+    pub fn shell_command(&self, host: Host, command: &[String]) -> Result<Command> {
+        let mut shell = self.command(host, "sh")?;
+        shell.args(["-c", "exec \"$@\"", "sh"]).args(command);
+        Ok(shell)
     }
 
     /// Runs `work` on a thread inside a host, for sockets of our own.

@@ -29,6 +29,7 @@ pub fn cases() -> Vec<Case> {
     let mut cases = vec![
         Case::new("fabric::leaves nothing behind", ROOT, leaves_nothing),
         Case::new("fabric::a taken name is refused", ROOT, taken_name),
+        Case::new("fabric::commands end as in a shell", ROOT, commands_end),
         Case::new(
             "fabric::source ports spread over all planes (IPv4)",
             ROOT,
@@ -52,6 +53,27 @@ pub fn cases() -> Vec<Case> {
     cases.extend(faults::cases());
     cases.extend(impair::cases());
     cases
+}
+
+fn commands_end(bench: &Bench) -> Result<()> {
+    let fabric = bench.direct()?;
+    for (command, status) in [
+        (&["sh", "-c", "exit 3"][..], 3),
+        (&["test", "-n", "two words"], 0),
+        (&["metaroce-no-such-program"], 127),
+        (&["/metaroce-no-such-program"], 127),
+        (&["/etc/passwd"], 126),
+    ] {
+        let words: Vec<String> = command.iter().map(|word| (*word).to_owned()).collect();
+        let output = fabric.shell_command(Host::A, &words)?.output()?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        ensure!(
+            output.status.code() == Some(status) && (status < 126 || said.contains(command[0])),
+            "{command:?}: {}, {said}",
+            output.status
+        );
+    }
+    Ok(())
 }
 
 fn leaves_nothing(bench: &Bench) -> Result<()> {

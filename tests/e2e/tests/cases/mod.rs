@@ -8,6 +8,7 @@ mod container;
 mod contract;
 mod devices;
 mod dissect;
+mod doctor;
 mod fabric;
 mod gids;
 mod hostile;
@@ -55,6 +56,7 @@ pub fn all() -> Vec<Case> {
         dissect::cases(),
         scale::cases(),
         telemetry::cases(),
+        doctor::cases(),
         trouble::cases(),
         planes::cases(),
         pmtu::cases(),

@@ -60,12 +60,6 @@ pub fn cases() -> Vec<Case> {
             users_of_devices,
         )
         .needing(Need::Program("ibv_rc_pingpong")),
-        Case::new(
-            "telemetry::doctor sees what a firewall drops",
-            ON_DEVICE,
-            firewall,
-        )
-        .needing(Need::Program("nft")),
     ]
 }
 
@@ -484,55 +478,4 @@ fn users_of_devices(bench: &Bench) -> Result<()> {
         "the other host sees {there}"
     );
     Ok(())
-}
-
-fn firewall(bench: &Bench) -> Result<()> {
-    let fabric = bench.direct()?;
-    let nft = |rule: &str| {
-        let program = Program::new("nft")
-            .args(rule.split(' '))
-            .on(&fabric, Host::A);
-        program.limit(SAMPLE_WITHIN).run()?.success()
-    };
-    // Exit status and grades of the checks.
-    let doctor = || -> Result<(bool, Value)> {
-        let program = Program::new(bench.artefacts()?.launcher()).args(["doctor", "--json"]);
-        let outcome = program
-            .on(&fabric, Host::A)
-            .limit(bench.time_left())
-            .run()?;
-        let report: Value =
-            serde_json::from_str(&outcome.stdout).context("the report is not JSON")?;
-        ensure!(
-            report["ok"] == outcome.succeeded(),
-            "status and report differ: {}",
-            outcome.describe()
-        );
-        Ok((outcome.succeeded(), report))
-    };
-    let grade = |report: &Value, check: &str| -> String {
-        let findings = report["findings"].as_array().cloned().unwrap_or_default();
-        let found = findings.iter().find(|finding| finding["check"] == check);
-        found
-            .and_then(|finding| finding["grade"].as_str())
-            .unwrap_or("none")
-            .to_owned()
-    };
-    let expect = |ok: bool, passes: &str, rules: &str| -> Result<()> {
-        let (succeeded, report) = doctor()?;
-        let grades = (grade(&report, "udp_passes"), grade(&report, "firewall"));
-        ensure!(
-            succeeded == ok && grades == (passes.to_owned(), rules.to_owned()),
-            "wanted {ok}, {passes}, {rules}: {report}"
-        );
-        Ok(())
-    };
-    expect(true, "ok", "ok")?;
-    nft("add table inet doctor")?;
-    nft("add chain inet doctor input { type filter hook input priority 0 ; policy drop ; }")?;
-    expect(false, "problem", "warning")?;
-    nft("add rule inet doctor input iif lo accept")?;
-    expect(true, "ok", "warning")?;
-    nft("add rule inet doctor input udp dport 24791-25814 accept")?;
-    expect(true, "ok", "ok")
 }

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use clap::Args;
-use metaroce_e2e::fabric::{DEFAULT_LATE_BY, Direction, LossRates, Place, Rate, parts_per_million};
+use metaroce_e2e::fabric::{
+    DEFAULT_LATE_BY, Direction, LossRates, Place, Rate, largest_packet, parts_per_million,
+};
 use metaroce_e2e::{Fabric, Host};
 
 use super::Name;
@@ -34,17 +36,18 @@ pub struct Arguments {
     /// How late they come, in microseconds (default: 200).
     #[arg(long, value_name = "US", requires = "reorder")]
     late_us: Option<u64>,
-    /// Bytes of the largest packet that passes, with its IP header, as through a switch with a smaller MTU; 0 ends it.
-    #[arg(long, value_name = "BYTES")]
+    /// Bytes of the largest packet that passes, with its IP header, as through a switch with a smaller MTU: 68 at
+    /// least; 0 ends it.
+    #[arg(long, value_name = "BYTES", value_parser = largest_packet)]
     largest: Option<u64>,
     /// Speed of the links: 2gbit, 500mbit; none ends the limit.
     #[arg(long, value_name = "SPEED")]
     rate: Option<OrNone<Rate>>,
-    /// Planes that drop silently all they carry: 2, 1,3, 2:ab (a to b only), 2:to-c, 2:from-c, all. These
+    /// Planes, from 1, that drop silently all they carry: 2, 1,3, 2:ab (a to b only), 2:to-c, 2:from-c, all. These
     /// become black holes, and no others are; none ends it.
     #[arg(long, value_name = "PLANES")]
     blackhole: Option<OrNone<Places>>,
-    /// Only this plane, from 1 (of loss, ce, reorder, largest and rate; default: all).
+    /// Only this plane, from 1 (with --nics, 1 is eth0; of loss, ce, reorder, largest and rate; default: all).
     #[arg(long, value_name = "N")]
     plane: Option<u8>,
     /// Only this direction (of loss, ce, reorder, largest and rate): ab, ba, to-c, from-c.
@@ -221,6 +224,8 @@ mod tests {
             ],
             &["--rate", "none", "--plane", "2"],
             &["--largest", "1500", "--direction", "ab"],
+            &["--largest", "68"],
+            &["--largest", "0"],
             &["--blackhole", "none"],
             &["--blackhole", "1:ab,3"],
             &["--clear"],
@@ -247,6 +252,8 @@ mod tests {
             &["--ce", "1%", "--direction", "up"],
             &["--ce", "1%", "--direction", "ab", "--host", "a"],
             &["--late-us", "100"],
+            &["--largest", "1"],
+            &["--largest", "67"],
             &["--protocol", "udp"],
         ] {
             assert!(!check(bad), "{bad:?}");

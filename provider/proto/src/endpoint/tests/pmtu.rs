@@ -103,6 +103,8 @@ fn a_hole_in_the_midst_of_a_message_costs_a_moment(
     }
     // The search has found what passes.
     assert_eq!(payload_bytes(&network), 1_384);
+    let connection = network.nodes[0].endpoint.connections().next().unwrap();
+    assert_eq!(connection.most_payload_bytes, 4_096);
     assert!(count(&network, "holes_found") >= 1);
     // From now on nothing larger leaves.
     network.sniffed = Some(Vec::new());
