@@ -15,14 +15,6 @@ fn random_scenarios_hold_the_contract(#[values(0, 1, 2, 3)] part: u64) {
     }
 }
 
-/// Seeds of long runs that a checker once complained of, one for each cause.
-#[rstest]
-#[case::an_ack_over_another_plane_overtakes_the_hello_that_names_its_address(317_721_248_893_947)]
-fn seeds_that_were_wrong_hold_the_contract(#[case] seed: u64) {
-    let outcome = World::run(&random(seed), false);
-    assert!(outcome.is_right(), "{outcome}");
-}
-
 /// Seeds over fabrics, in all, in two parts; and what the links did to the packets must really have happened.
 const FABRIC_SEEDS: u64 = 300;
 

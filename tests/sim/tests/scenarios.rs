@@ -123,6 +123,8 @@ fn a_calm_network_loses_nothing() {
 #[case::a_burst_lost_a_probe_every_20_ms(117_718_496_658_907)]
 #[case::a_late_open_of_the_former_life(117_718_667_685_019)]
 #[case::an_ack_overtook_the_hello(317_720_850_498_100)]
+#[case::an_ack_over_a_plane_whose_address_the_hello_names(317_721_248_893_947)]
+#[case::the_drain_fell_under_a_lone_sender(317_721_294_080_898)]
 fn seeds_that_failed_once(#[case] seed: u64) {
     let outcome = World::run(&random(seed), false);
     assert!(outcome.is_right(), "{outcome}");

@@ -158,19 +158,27 @@ impl Grants {
         })
     }
 
-    /// What is promised may exceed a drain that has fallen, but not for long.
+    /// What is promised may exceed a drain that has fallen, but not for long; a lone sender is not limited (WIRE 8.18), and
+    /// need not be told.
     fn check_excess(&mut self, host: &Host) -> Option<String> {
         let promised = host.info.promised_bytes_per_s;
         let least = u64::from(host.info.active_senders) * least_bytes_per_s(host.payload_bytes);
         let exceeds = |drain: u64| promised > drain + drain / EXCESS_PART + least;
-        if !host.info.drain_bytes_per_s.is_some_and(exceeds) {
+        let shared = host.info.active_senders > 1;
+        if !(shared && host.info.drain_bytes_per_s.is_some_and(exceeds)) {
             self.exceeded_since.remove(&host.node);
             return None;
         }
         let since = *self.exceeded_since.entry(host.node).or_insert(host.now);
         let since = since.max(host.paused_until);
         (host.now.since_ns(since) > EXCESS_NS + host.timer_slack_ns)
-            .then(|| format!("{promised} B/s are promised since {since:?}, too much all the time"))
+            .then(|| {
+                let senders = host.info.active_senders;
+                let drain = host.info.drain_bytes_per_s.unwrap_or(0);
+                format!(
+                    "{promised} B/s are promised to {senders} of a drain of {drain}, too much all the time since {since:?}"
+                )
+            })
     }
 
     /// ACKs were read by `node`: what is wrong with what it keeps to, if anything is.
@@ -295,6 +303,7 @@ mod tests {
             info: EndpointInfo {
                 drain_bytes_per_s: Some(drain),
                 promised_bytes_per_s,
+                active_senders: 2,
                 ..endpoint.info()
             },
         }
@@ -372,6 +381,21 @@ mod tests {
         assert_eq!(check(5_000, DRAIN / 2), None);
         let wrong = check(5_001, DRAIN / 2);
         assert!(wrong.is_some_and(|wrong| wrong.contains("all the time")));
+    }
+
+    // WIRE 8.18
+    #[test]
+    fn a_lone_sender_need_not_be_told_that_the_drain_fell() {
+        let mut grants = Grants::default();
+        acks(1, 1, GRANT_UNLIMITED, |ack| grants.on_left(HOST, ack));
+        let mut check = |now_us, drain| {
+            let mut alone = host(now_us, drain, DRAIN);
+            alone.info.active_senders = 1;
+            grants.check_left(&alone, [connection(1, DRAIN)].into_iter())
+        };
+        assert_eq!(check(0, DRAIN), None);
+        assert_eq!(check(1, DRAIN / 2), None);
+        assert_eq!(check(1_000_000, DRAIN / 2), None);
     }
 
     // WIRE 8.8

@@ -71,7 +71,10 @@ impl World {
                 break;
             }
             worked = true;
-            if round > ROUNDS_MAX || !self.ledger.violations().is_empty() {
+            if !self.ledger.violations().is_empty() {
+                break;
+            }
+            if round > ROUNDS_MAX {
                 self.ledger.break_down(
                     now,
                     format!("{id}: sends and completes without end at one instant"),
