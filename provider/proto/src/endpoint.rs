@@ -5,6 +5,7 @@
 //! that is not a query: `poll_transmit` until it returns false, then `poll_event` until `None`, then sleep until
 //! `poll_timeout` at most. Everything that touches application memory or posted receives is given the [`Host`].
 
+mod crowd;
 mod demux;
 mod grants;
 mod planes;
@@ -24,7 +25,7 @@ use rand::{Rng, SeedableRng};
 use smallvec::SmallVec;
 
 use crate::cc::{Drain, FairShare};
-use crate::conn::{Connection, Context, Shared, random_id};
+use crate::conn::{Connection, Context, ProbeTurns, Shared, random_id};
 use crate::event::Event;
 use crate::host::Host;
 use crate::path::Constants;
@@ -34,6 +35,7 @@ use crate::telemetry::{ConnectionInfo, Counters, EndedCounters, EndpointInfo, Gr
 use crate::train::{SegmentOwner, Train};
 use crate::types::{EndpointConfig, LocalIndex, LocalSet, QpId, Route, SourceSlot, Status, Time};
 use crate::wire::{CloseReason, ConnectionId, FillStatus, Incarnation};
+use crowd::Crowd;
 use demux::ResetBudget;
 use grants::Told;
 pub use planes::SteerError;
@@ -126,6 +128,7 @@ pub struct Endpoint {
     busy: Vec<ConnectionIndex>,
     timers: Timers,
     told: Told,
+    crowd: Crowd,
     outbox: VecDeque<Stray>,
     resets: ResetBudget,
     /// The process exits: nothing is opened any more.
@@ -155,6 +158,7 @@ impl Endpoint {
             ended: EndedCounters::default(),
             events: VecDeque::new(),
             log: Log::default(),
+            probe_turns: ProbeTurns::new(config.driving),
             hold: HoldBudget::new(config.hold_bytes, config.force_strict),
             fair_share: FairShare::new(config.receive_window_bytes, config.payload_bytes),
             rng,
@@ -177,6 +181,7 @@ impl Endpoint {
             busy: Vec::new(),
             timers: Timers::default(),
             told: Told::default(),
+            crowd: Crowd::default(),
             outbox: VecDeque::new(),
             resets: ResetBudget::new(now),
             closed: false,
@@ -200,6 +205,17 @@ impl Endpoint {
 
     /// Does what is due by now; harmless when nothing is.
     pub fn handle_timeout(&mut self, now: Time, _host: &mut dyn Host) {
+        while let Some((index, at)) = self.shared.probe_turns.pop(now) {
+            let asleep = self
+                .connections
+                .get(index)
+                .is_none_or(Connection::is_asleep);
+            if !asleep {
+                self.on_connection(now, index, |connection, cx| {
+                    connection.take_probe_turn(cx, at)
+                });
+            }
+        }
         self.arm_touched();
         while let Some(index) = self.timers.pop_due(now) {
             self.on_connection(now, index, |connection, cx| connection.handle_timeout(cx));
@@ -370,7 +386,11 @@ impl Endpoint {
             .touched
             .iter()
             .filter_map(|index| connections.get_mut(*index)?.deadline());
-        touched.chain(self.timers.next()).chain(self.told.due).min()
+        touched
+            .chain(self.timers.next())
+            .chain(self.told.due)
+            .chain(self.shared.probe_turns.next())
+            .min()
     }
 
     /// Keeps an event log from now on, of up to `capacity` records between two drains.
@@ -379,6 +399,17 @@ impl Endpoint {
     }
 
     // ---- Queries ----
+
+    /// Connections that there are, whatever their state.
+    #[must_use]
+    pub fn connection_count(&self) -> u32 {
+        self.shared.connections
+    }
+
+    /// Connections, of 64 at most, on which something came within the last millisecond or two.
+    pub fn crowd(&mut self, now: Time) -> u32 {
+        self.crowd.count(now)
+    }
 
     /// The counters.
     pub fn counters(&self) -> &Counters {

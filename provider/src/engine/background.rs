@@ -17,7 +17,7 @@ use super::neighbours::Service;
 use super::presence::POLL_GAP_NS;
 use crate::sync::{MutexGuard, Ordering};
 use metaroce_proto::types::Time;
-use metaroce_udp::{Poller, prepare_background_thread};
+use metaroce_udp::{Poller, Ready, prepare_background_thread};
 use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,8 +34,13 @@ pub(super) const STREAM_BYTES: usize = 32 << 10;
 /// … and the next packets are let to gather so long, instead of being woken for each: waking a sleeping processor costs
 /// the *sender* some 10 µs. It gained a quarter of throughput.
 const STREAM_NAP: Duration = Duration::from_micros(50);
-/// Pause while another thread is at work, which does what there is to do.
+/// The same where many peers send little each: a wake-up costs as much as what came.
+const CROWD_NAP: Duration = Duration::from_micros(200);
+/// Pause while another thread is at work, which does what there is to do; twice as long each time, so many times.
 const BUSY_NAP: Duration = Duration::from_micros(20);
+const BUSY_NAP_DOUBLINGS: u32 = 3;
+/// Asking which addresses have packets costs as much as looking at so many of them.
+const FEW_ADDRESSES: usize = 2;
 /// Timer slack: the kernel's default of 50 µs would spoil the times above.
 const TIMER_SLACK_NS: u64 = 1_000;
 
@@ -49,6 +54,8 @@ pub(super) fn run(inner: &Arc<Inner>, poller: &Poller, service: Service) {
         doorman: Doorman::default(),
         listener: Listener::default(),
         service,
+        found_busy: Cell::new(0),
+        told: Cell::new(None),
         wait_failed: Cell::new(false),
     };
     while !inner.stop.load(Ordering::Acquire) {
@@ -69,6 +76,10 @@ struct Background<'a> {
     listener: Listener,
     /// The table that is shared with other processes.
     service: Service,
+    /// Times in a row that another thread was found at work.
+    found_busy: Cell<u32>,
+    /// Where packets wait, if this thread was told and has not looked since.
+    told: Cell<Option<Ready>>,
     /// Waiting failed, which was told.
     wait_failed: Cell<bool>,
 }
@@ -137,10 +148,16 @@ impl Background<'_> {
     /// One turn, then sleep until there is something to do.
     fn serve(&self) {
         let inner = self.inner;
+        if self.told.get().is_none() && inner.sockets.local_count() > FEW_ADDRESSES {
+            self.wait(Some(Duration::ZERO));
+        }
         let Some((turn, timeout)) = self.turn() else {
-            inner.waker.wait(BUSY_NAP);
+            let times = self.found_busy.get();
+            self.found_busy.set((times + 1).min(BUSY_NAP_DOUBLINGS));
+            inner.waker.wait(BUSY_NAP * (1 << times));
             return;
         };
+        self.found_busy.set(0);
         self.doorman.look_now_and_then(inner, turn.began);
         self.service
             .look_now_and_then(inner, self.poller, turn.began);
@@ -156,9 +173,26 @@ impl Background<'_> {
         }
         if turn.received_bytes >= STREAM_BYTES {
             inner.waker.wait(STREAM_NAP);
-        } else if !self.spin(&turn) {
-            match self.poller.wait(&inner.sockets, timeout) {
-                Ok(ready) if ready.watched => {
+        } else if turn.crowded || !self.spin(&turn) {
+            let timeout = if turn.crowded {
+                // Whatever is due meanwhile is as little late.
+                inner.waker.wait(CROWD_NAP);
+                Some(Duration::ZERO)
+            } else {
+                timeout
+            };
+            self.wait(timeout);
+        }
+        inner.nap.end();
+    }
+
+    /// Sleeps until there is something to do, `timeout` at most, and looks after what is not the core's business.
+    fn wait(&self, timeout: Option<Duration>) {
+        let inner = self.inner;
+        match self.poller.wait(&inner.sockets, timeout) {
+            Ok(ready) => {
+                self.told.set(Some(ready));
+                if ready.watched {
                     let now = inner.clock.now();
                     self.doorman.look(inner, now);
                     self.service.look(inner, self.poller, now);
@@ -167,16 +201,14 @@ impl Background<'_> {
                         inner.planes.look(inner.port);
                     }
                 }
-                Ok(_) => {}
-                Err(error) => {
-                    if !self.wait_failed.replace(true) {
-                        log::error!("waiting for packets failed: {error}");
-                    }
-                    inner.waker.wait(WATCH_IDLE);
+            }
+            Err(error) => {
+                if !self.wait_failed.replace(true) {
+                    log::error!("waiting for packets failed: {error}");
                 }
+                inner.waker.wait(WATCH_IDLE);
             }
         }
-        inner.nap.end();
     }
 
     /// A turn, and how long to sleep after it. The time of waking is published *before* the lock is released, so that
@@ -186,8 +218,10 @@ impl Background<'_> {
     /// run yet, and until it does nobody could work.
     fn turn(&self) -> Option<(Turn, Option<Duration>)> {
         let inner = self.inner;
+        // What it was told may be old by the next time.
+        let caller = self.told.take().map_or(Caller::Thorough, Caller::Told);
         let mut core = inner.gate.try_enter()?;
-        let turn = core.turn(inner, Caller::Thorough);
+        let turn = core.turn(inner, caller);
         core.counters.background_turns += 1;
         let now = inner.clock.now();
         let wake_at = wake_time(&mut core, now);
@@ -223,7 +257,13 @@ impl Background<'_> {
 /// When the thread must wake without being woken; `None` for never.
 fn wake_time(core: &mut Core, now: Time) -> Option<Time> {
     let look_again = core.expects(now).then(|| now + SERVE_AT_MOST_NS);
-    match (core.next_timeout(), look_again) {
+    let timeout = core.next_timeout();
+    let timeout = match core.is_crowded(now) {
+        // The timers of many, one after the other, are served together.
+        true => timeout.map(|at| at.max(now + CROWD_NAP.as_nanos() as u64)),
+        false => timeout,
+    };
+    match (timeout, look_again) {
         (Some(timeout), Some(look)) => Some(timeout.min(look)),
         (timeout, look) => timeout.or(look),
     }

@@ -15,7 +15,7 @@ use super::transmit::{SendContext, Sent, Transmitter};
 use metaroce_proto::endpoint::{Endpoint, RxMeta};
 use metaroce_proto::event::Event;
 use metaroce_proto::types::{self as proto, LocalSet, QpId, Time};
-use metaroce_udp::{Ecn, ErrorOrigin, LocalIndex, MAX_LOCALS, PeerError, RecvBatch};
+use metaroce_udp::{Ecn, ErrorOrigin, LocalIndex, MAX_LOCALS, PeerError, Ready, RecvBatch};
 
 /// Buffers of 64 KiB in one receive call.
 const RECEIVE_MESSAGES: usize = 4;
@@ -39,6 +39,10 @@ const RECENT_NS: u64 = 1_000_000;
 /// The same while something is outstanding. After so long a silence the core's timers are all that can happen: a queue
 /// pair whose peer never comes, or a request to a peer that is gone, is no reason to look again and again.
 const RECENT_OUTSTANDING_NS: u64 = 2_000_000;
+/// So many peers heard within a millisecond or two are a crowd, …
+const CROWD: u32 = 8;
+/// … if there are many more that come one after the other: those of a collective wait for each other, and are served at once.
+const CROWD_CONNECTIONS: u32 = 512;
 /// IPv6 and UDP headers: what an ICMP "too big" counts and the core does not.
 const LOWER_HEADERS: u32 = 48;
 
@@ -49,6 +53,8 @@ pub(super) enum Caller {
     Polling,
     /// The background thread, or a call that does not come back soon.
     Thorough,
+    /// The background thread, which was just told where packets wait.
+    Told(Ready),
 }
 
 /// What a turn did.
@@ -60,6 +66,8 @@ pub(super) struct Turn {
     pub(super) events: usize,
     /// Bytes received.
     pub(super) received_bytes: usize,
+    /// See [`Core::is_crowded`].
+    pub(super) crowded: bool,
     /// Anything at all happened.
     pub(super) worked: bool,
     /// There may be more to do right now.
@@ -142,6 +150,7 @@ impl Core {
         if messages > 0 {
             now = inner.clock.now();
             self.last_received = now;
+            turn.crowded = self.is_crowded(now);
         }
         changed |= messages > 0;
         changed |= self.read_errors(inner, now);
@@ -275,6 +284,11 @@ impl Core {
         self.send_due || self.transmitter.is_blocked() || (!silent && self.endpoint.outstanding())
     }
 
+    /// Whether so many peers are heard at about the same time that waking for each packet would cost more than the packets.
+    pub(super) fn is_crowded(&mut self, now: Time) -> bool {
+        self.endpoint.connection_count() >= CROWD_CONNECTIONS && self.endpoint.crowd(now) >= CROWD
+    }
+
     /// The line for the statistics file.
     pub(super) fn statistics(&self, inner: &Inner) -> String {
         Report::whole(self, inner.clock.now()).json(inner) + "\n"
@@ -321,10 +335,16 @@ impl Core {
         self.cold_countdown = self.cold_countdown.wrapping_sub(1) % COLD_EVERY;
         let locals = inner.sockets.local_count();
         let any_hot = self.hot_until[..locals].iter().any(|until| *until > now);
-        let all = caller == Caller::Thorough || self.cold_countdown == 0 || !any_hot;
         let mut total = 0;
         for index in 0..locals {
-            if all || self.hot_until[index] > now {
+            let worth_it = match caller {
+                Caller::Thorough => true,
+                Caller::Told(ready) => ready.can_receive(LocalIndex(index as u8)),
+                Caller::Polling => {
+                    self.cold_countdown == 0 || !any_hot || self.hot_until[index] > now
+                }
+            };
+            if worth_it {
                 for _ in 0..RECEIVES_PER_TURN {
                     let messages = self.receive_at(inner, LocalIndex(index as u8), turn);
                     total += messages;

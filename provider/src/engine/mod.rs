@@ -437,6 +437,8 @@ impl Inner {
     /// anything is outstanding: this is for the first thing after a silence.
     fn ensure_timer(&self, core: &Core) {
         if self.nap.is_too_long_for(core.next_timeout()) {
+            // Once is enough.
+            self.nap.end();
             self.waker.wake();
         }
     }

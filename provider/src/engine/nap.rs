@@ -33,7 +33,7 @@ impl Nap {
         self.until_ns.store(until_ns, Ordering::Release);
     }
 
-    /// The thread has slept. Without the lock: who still sees the plan wakes it once too often.
+    /// The thread has slept, or is being woken. Without the lock: who still sees the plan wakes it once too often.
     pub(super) fn end(&self) {
         self.until_ns.store(AWAKE, Ordering::Release);
     }

@@ -15,6 +15,9 @@ use super::limits::MAX_MESSAGE_BYTES;
 use super::mr_memory::MrTable;
 use super::qp_state::QpState;
 
+/// Requests that there is room for at first, if the queue is so deep.
+const FIRST_CAPACITY: usize = 4;
+
 /// Bytes that an atomic works on.
 const ATOMIC_BYTES: u64 = 8;
 
@@ -124,6 +127,13 @@ impl SendQueue {
                 denied.then_some(Status::LocalProtection)
             }
         };
+        if self.pending.capacity() == 0 {
+            // Not before the first request, and no more than were asked for: many queue pairs have one or two.
+            let capacity = (self.limits.capacity as usize).min(FIRST_CAPACITY);
+            self.outstanding.reserve_exact(capacity);
+            self.pending.reserve_exact(capacity);
+            self.releases.reserve_exact(capacity);
+        }
         self.outstanding.push_back(Wqe {
             wr_id: work.wr_id,
             opcode: completion_opcode(&work.operation),

@@ -2,7 +2,7 @@
  * second, and what one more queue pair takes.
  *
  *   scale_many [-d DEVICE] [-s SERVER_IP] [-p TCP_PORT] [-g GIDS] [-G GIDS_OF_SERVER] [-n PROCESSES] [-q MORE] [-t SECONDS] [-i IDLE_SECONDS]
- *              [-m MOST_BYTES_IDLE] [-M MOST_BYTES_MORE]
+ *              [-m MOST_BYTES_IDLE] [-M MOST_BYTES_MORE] [-a AT_ONCE]
  *
  * The server forks PROCESSES children. The client has a queue pair from each of its first GIDS addresses to each of the first
  * GIDS_OF_SERVER of each child: as many connections, because a connection joins two addresses of two processes. Each carries a WRITE a second, of which
@@ -11,7 +11,7 @@
 #include <getopt.h>
 #include <sys/wait.h>
 
-enum { TICKS = 100, AT_ONCE = 32, WC = 256 };
+enum { TICKS = 100, WC = 256 };
 struct peer { struct qp_address address; uint64_t base; uint32_t rkey; };
 struct link { struct ibv_qp *qp; struct peer peer; };
 
@@ -19,7 +19,7 @@ static const struct qp_options OPTIONS = { .timeout = 18, .retry_cnt = 7, .rnr_r
 /* Rings of their least size: they are what a program asks for and no cost of a connection. */
 static const struct ibv_qp_cap CAP = { .max_send_wr = 1, .max_recv_wr = 1, .max_send_sge = 1, .max_recv_sge = 1 };
 static const char *device = "metaroce0";
-static int gids = 16, server_gids = 16, processes = 16, more = 256;
+static int gids = 16, server_gids = 16, processes = 16, more = 256, at_once = 32;
 static double seconds = 5, idle_s = 8;
 static long most_idle, most_more;
 static struct ibv_context *context;
@@ -122,10 +122,9 @@ static void use_all(struct link *links, int count, int first)
 	int done = 0;
 	double end = now_s() + 60;
 
-	/* A few at a time: thousands of senders that all begin at once are another matter. */
 	for (int at = 0; at < count; at++) {
 		post(links, at, first + at);
-		while (at + 1 - done >= AT_ONCE) {
+		while (at + 1 - done >= at_once) {
 			done += reap();
 			CHECK(now_s() < end, "only %d of %d WRITEs completed", done, count);
 		}
@@ -227,7 +226,7 @@ int main(int argc, char **argv)
 	const char *server = NULL, *port = "18515";
 	int c;
 
-	while ((c = getopt(argc, argv, "d:s:p:g:G:n:q:t:i:m:M:")) > 0)
+	while ((c = getopt(argc, argv, "d:s:p:g:G:n:q:t:i:m:M:a:")) > 0)
 		switch (c) {
 		case 'd': device = optarg; break;
 		case 's': server = optarg; break;
@@ -239,6 +238,7 @@ int main(int argc, char **argv)
 		case 't': seconds = atof(optarg); break;
 		case 'i': idle_s = atof(optarg); break;
 		case 'm': most_idle = atol(optarg); break;
+		case 'a': at_once = atoi(optarg); break;
 		case 'M': most_more = atol(optarg); break;
 		default: return 2;
 		}

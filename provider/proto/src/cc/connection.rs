@@ -22,6 +22,9 @@ const GRANT_RTTS: u64 = 3;
 const SOCKETS_FLOOR_BYTES: u64 = 512 * 1024;
 /// Packets that a cold connection sends before it hears how many it may.
 const W0_UNKNOWN_PACKETS: u16 = 1;
+/// What a cold connection may send whatever W0 is, in bytes of DATA packets (WIRE 8.12): a small message, which is no more
+/// trouble to the receiver than an announcement, and needs none.
+const COLD_LEAST_BYTES: u64 = 512;
 /// Time at the grant that may be caught up with, with sockets: threads sleep, and timers are coarse.
 const SOCKETS_BURST_NS: u64 = 200_000;
 /// A train takes so long at the grant at most, if it has more than one packet: with 100 Gb/s, 60 KiB from 1/16 of the line
@@ -156,12 +159,19 @@ impl ConnectionWindow {
         !self.warm && !std::mem::replace(&mut self.announced, true)
     }
 
+    /// Whether it is cold, and so many peers has the receiver that a small message is all that may leave.
+    #[must_use]
+    pub fn is_in_crowd(&self) -> bool {
+        !self.warm && self.allowance.w0_packets == 0
+    }
+
     /// Most bytes in flight now.
     #[must_use]
     pub fn cap_bytes(&self) -> u64 {
         let window_bytes = u64::from(self.allowance.window_bytes);
         if !self.warm {
-            return window_bytes.min(u64::from(self.allowance.w0_packets) * self.packet_bytes());
+            let w0_bytes = u64::from(self.allowance.w0_packets) * self.packet_bytes();
+            return window_bytes.min(w0_bytes.max(COLD_LEAST_BYTES));
         }
         window_bytes.min(self.grant_cap_bytes())
     }
@@ -298,6 +308,25 @@ mod tests {
             true,
         );
         assert!(!window.take_announce());
+        assert_eq!(window.room_bytes(0), 1 << 20);
+    }
+
+    // WIRE 8.12
+    #[test]
+    fn with_a_w0_of_nothing_a_small_message_leaves_all_the_same() {
+        let mut window = window(Driving::Sockets);
+        window.on_hello(1 << 20, 0);
+        assert_eq!(window.room_bytes(0), 512);
+        assert_eq!(window.room_bytes(500), 12);
+        assert!(window.is_in_crowd());
+        window.on_ack(
+            Time::ZERO,
+            AckNumber(1),
+            allow(GRANT_UNLIMITED, 1 << 20),
+            true,
+        );
+        assert!(!window.is_in_crowd());
+        window.on_hello(100, 0);
         assert_eq!(window.room_bytes(0), 1 << 20);
     }
 

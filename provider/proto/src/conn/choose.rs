@@ -43,6 +43,17 @@ impl Connection {
         (goes_on && has_room).then_some(at)
     }
 
+    /// The path that was used last, where the peer has very many: to look at all of them for one small message costs more than
+    /// a better one gains (WIRE 8.12).
+    pub(super) fn path_in_crowd(&self, cx: &Context<'_>) -> Option<usize> {
+        let path = self.paths.get(self.path_turn)?;
+        let good = self.window.is_in_crowd()
+            && !path.tx.is_resting()
+            && path.tx.can_send(cx.now)
+            && !cx.shared.blocked.has(path.route.local);
+        good.then_some(self.path_turn)
+    }
+
     /// The path for a train of `packets`; `None` if no path has room.
     pub(super) fn choose_path(&mut self, cx: &mut Context<'_>, packets: u32) -> Option<usize> {
         let awake = self.paths.iter().filter(|path| !path.tx.is_resting());

@@ -27,6 +27,7 @@ mod sleep;
 mod spread;
 mod streams;
 mod timer;
+mod turns;
 mod tx;
 
 use std::cmp::Reverse;
@@ -47,6 +48,7 @@ use crate::conn::schedule::TxPath;
 use crate::conn::sleep::Parked;
 use crate::conn::spread::Spread;
 use crate::conn::streams::{List, Streams};
+pub(crate) use crate::conn::turns::ProbeTurns;
 use crate::endpoint::ConnectError;
 use crate::endpoint::qp::{QpTable, Retry};
 use crate::endpoint::table::{ConnectionIndex, Key};
@@ -94,6 +96,7 @@ pub(crate) struct Shared {
     pub events: VecDeque<Event>,
     pub log: Log,
     pub hold: HoldBudget,
+    pub probe_turns: ProbeTurns,
     pub fair_share: FairShare,
     pub drain: Drain,
     pub rng: SmallRng,
@@ -212,6 +215,10 @@ pub(crate) struct Connection {
     /// Sets of paths, a bit each: with lost packets, with bare packets to send.
     lost_paths: u64,
     bare_paths: u64,
+    /// Used since their last marker.
+    unmarked_paths: u64,
+    /// At least those that have something outstanding: something was done to them since nothing was.
+    used_paths: u64,
     /// With a deadline that may have changed since it was last looked up.
     dirty_paths: u64,
     /// Deadline of each path as it was then, and the earliest of them.
@@ -235,6 +242,9 @@ pub(crate) struct Connection {
     asking_paths: u64,
     /// Paths that leave it to those.
     excused_paths: u64,
+    /// Paths that wait for a turn to probe, and that have one.
+    turns_awaited: u64,
+    turns_given: u64,
     suspicion: Option<Box<Suspicion>>,
     /// When a path's window of less than one packet, or the grant, lets the next train out, if that is what new data waits
     /// for.
@@ -336,6 +346,8 @@ impl Connection {
             sleep_at: Some(sleep::look_at(now)),
             lost_paths: 0,
             bare_paths: 0,
+            unmarked_paths: 0,
+            used_paths: 0,
             dirty_paths: 0,
             path_deadlines: Vec::new(),
             first_path_deadline: None,
@@ -355,6 +367,8 @@ impl Connection {
             first_asking: None,
             asking_paths: 0,
             excused_paths: 0,
+            turns_awaited: 0,
+            turns_given: 0,
             short_trains: None,
             path_turn: 0,
             suspicion: None,
@@ -492,12 +506,24 @@ impl Connection {
         self.is_open() && !self.ready.is_empty()
     }
 
+    /// Packets of ours are not acknowledged.
+    fn has_outstanding(&mut self) -> bool {
+        while self.used_paths != 0 {
+            let at = self.used_paths.trailing_zeros() as usize;
+            if !self.paths[at].tx.is_idle() {
+                return true;
+            }
+            self.used_paths &= self.used_paths - 1;
+        }
+        false
+    }
+
     /// Anything unfinished.
     pub(crate) fn is_busy(&mut self, qps: &mut QpTable) -> bool {
         self.wants_urgent()
             || matches!(self.state, State::Closing(_))
             || !self.streams.is_empty(List::Opening)
-            || self.paths.iter().any(|path| !path.tx.is_idle())
+            || self.has_outstanding()
             || self.ended.is_any_unanswered()
             || self.streams.leave_idle(qps)
     }

@@ -78,6 +78,10 @@ impl Connection {
         if excused_until.is_some() {
             self.excused_paths |= 1 << at;
         }
+        if excused_until.is_none() && self.paths[at].tx.is_probe_due(cx.now) {
+            // If not, it is not due any more.
+            self.has_probe_turn(cx, at);
+        }
         let path = &mut self.path_mut(at).tx;
         match path.handle_timeout(cx.now, excused_until) {
             PathAction::None => {}

@@ -34,8 +34,6 @@ pub(crate) struct TxPath {
     pub sent_elsewhere_bytes: u64,
     /// It took over the route of another path, and takes a port of its own when nothing is outstanding.
     pub copied: bool,
-    /// It was used since its last marker.
-    pub unmarked: bool,
     /// Bare packets that are due.
     pub markers_due: u8,
     pub announce_due: bool,
@@ -63,6 +61,8 @@ impl Connection {
         self.paths.clear();
         self.path_deadlines = vec![None; count];
         self.excused_paths = 0;
+        self.forget_probe_turns();
+        (self.used_paths, self.unmarked_paths) = (0, 0);
         self.end_asking();
         self.first_path_deadline = None;
         (
@@ -80,7 +80,6 @@ impl Connection {
                 counters: SendingCounters::default(),
                 sent_elsewhere_bytes: 0,
                 copied: false,
-                unmarked: false,
                 markers_due: 0,
                 announce_due: false,
                 probes_due: 0,
@@ -93,15 +92,21 @@ impl Connection {
     #[inline]
     pub(super) fn path_mut(&mut self, at: usize) -> &mut TxPath {
         self.dirty_paths |= 1 << at;
+        self.used_paths |= 1 << at;
         &mut self.paths[at]
     }
 
     /// Bytes in flight on all paths.
     pub(super) fn bytes_in_flight(&self) -> u64 {
-        self.paths
-            .iter()
-            .map(|path| path.tx.bytes_in_flight())
-            .sum()
+        let mut used = self.used_paths;
+        let mut bytes = 0;
+        while used != 0 {
+            bytes += self.paths[used.trailing_zeros() as usize]
+                .tx
+                .bytes_in_flight();
+            used &= used - 1;
+        }
+        bytes
     }
 
     /// The stream of `id` may have something to send.
@@ -205,6 +210,7 @@ impl Connection {
         let needed = self.packets_wanted(cx, id, &segment);
         let Some(at) = self
             .path_of_short_trains(cx)
+            .or_else(|| self.path_in_crowd(cx))
             .or_else(|| self.choose_path(cx, needed))
         else {
             let now = cx.now;
@@ -251,6 +257,7 @@ impl Connection {
             self.announce_if_cold(Some(at));
         }
         cx.shared.counters.trains_sent += 1;
+        self.spread.count(train.segments().len() as u64);
         self.wait_for_answers(cx, at);
         true
     }
@@ -432,11 +439,10 @@ impl Connection {
     /// The backlog is empty: paths that were used since their last marker get one; that of `flagged` left with its
     /// last segment (WIRE 4.11).
     fn mark_paths(&mut self, now: Time, flagged: usize) {
-        for at in 0..self.paths.len() {
-            if self.paths[at].unmarked && at != flagged {
-                self.owe_markers(now, at);
-            }
-            self.paths[at].unmarked = false;
+        let mut others = std::mem::take(&mut self.unmarked_paths) & !(1 << flagged);
+        while others != 0 {
+            self.owe_markers(now, others.trailing_zeros() as usize);
+            others &= others - 1;
         }
     }
 

@@ -37,7 +37,6 @@ pub(super) struct ParkedPath {
     lane: u8,
     source: SourceSlot,
     pub copied: bool,
-    unmarked: bool,
 }
 
 impl ParkedPath {
@@ -50,7 +49,6 @@ impl ParkedPath {
             lane: lane as u8,
             source: path.route.source,
             copied: path.copied,
-            unmarked: path.unmarked,
         }
     }
 
@@ -65,7 +63,6 @@ impl ParkedPath {
             counters: self.counters,
             sent_elsewhere_bytes: self.sent_elsewhere_bytes,
             copied: self.copied,
-            unmarked: self.unmarked,
             markers_due: 0,
             announce_due: false,
             probes_due: 0,
@@ -142,6 +139,7 @@ impl Connection {
         self.paths = paths.map(|path| path.wake(routes, now, shared)).collect();
         self.rx_paths = parked.rx.iter().map(ParkedRxPath::wake).collect();
         self.path_deadlines = vec![None; self.paths.len()];
+        self.forget_probe_turns();
         self.sleep_at = Some(look_at(now));
     }
 

@@ -31,6 +31,8 @@ const SLOW_TIMES: u64 = 3;
 #[derive(Debug, Default)]
 pub(super) struct Spread {
     at: Option<Time>,
+    /// Sent since the last one, on all paths.
+    packets: u64,
     /// By path: what it had sent, and what of that was lost or marked, at the last one.
     seen: SmallVec<[Seen; 1]>,
 }
@@ -72,10 +74,18 @@ impl Spread {
         }
     }
 
+    /// So many packets were sent.
+    #[inline]
+    pub(super) fn count(&mut self, packets: u64) {
+        self.packets += packets;
+    }
+
     /// Something was sent.
     #[inline]
     pub(super) fn arm(&mut self, now: Time, driving: Driving, rtt_ns: Option<u64>) {
-        if self.at.is_none() {
+        // Who sends a packet now and then has nothing to compare, and need not be woken for it.
+        let enough = driving == Driving::Busy || self.packets >= PACKETS_LEAST;
+        if self.at.is_none() && enough {
             let floor_ns = match driving {
                 Driving::Busy => BUSY_INTERVAL_NS,
                 Driving::Sockets => SOCKETS_INTERVAL_NS,
@@ -146,6 +156,7 @@ impl Connection {
         }
         // The next packet sets the clock again.
         self.spread.at = None;
+        self.spread.packets = 0;
         let mut judged = self
             .spread
             .judge(&self.paths, |path| self.routes.lane_of(&path.route));

@@ -50,9 +50,9 @@ impl Connection {
         let bytes = wire.padded_to.unwrap_or(0).max(packet_bytes(segment));
         let path = self.path_mut(at);
         let sent = path.tx.send_new(cx.now, *segment, bytes);
-        path.unmarked = true;
         path.counters.data_packets_sent += 1;
         path.counters.data_bytes_sent += u64::from(segment.length);
+        self.unmarked_paths |= 1 << at;
         self.push_packet(cx, at, segment, &sent, wire, train);
         cx.shared.counters.data_packets_sent += 1;
         cx.shared.counters.data_bytes_sent += u64::from(segment.length);
@@ -169,9 +169,9 @@ impl Connection {
             };
             self.push_packet(cx, at, &segment, &sent, &wire, train);
             let path = &mut self.paths[at];
-            path.unmarked = true;
             path.counters.retransmissions += 1;
             path.counters.data_packets_sent += 1;
+            self.unmarked_paths |= 1 << at;
             cx.shared.counters.retransmissions += 1;
             cx.shared.counters.data_packets_sent += 1;
             match next {
@@ -183,7 +183,7 @@ impl Connection {
         self.window.on_sent(cx.now, u64::from(train.total_bytes()));
         if self.ready.is_empty() {
             self.owe_markers(cx.now, at);
-            self.paths[at].unmarked = false;
+            self.unmarked_paths &= !(1 << at);
         }
         cx.shared.counters.trains_sent += 1;
         true

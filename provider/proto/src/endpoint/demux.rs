@@ -67,6 +67,7 @@ impl Endpoint {
                     return;
                 };
                 self.note_batch(index);
+                self.crowd.note(now, index);
                 self.on_connection(now, index, |connection, cx| {
                     connection.handle_data(cx, host, meta, &base, &header, payload);
                 });
@@ -75,6 +76,7 @@ impl Endpoint {
                 let Some(index) = self.find(meta, &view.base) else {
                     return;
                 };
+                self.crowd.note(now, index);
                 self.on_connection(now, index, |connection, cx| {
                     connection.handle_ack(cx, &view)
                 });

@@ -134,6 +134,18 @@ impl ProbeTimer {
         self.excused_until = Time::ZERO;
     }
 
+    /// Many ask: this probe has its turn at `until`, and the last resort comes after it as ever.
+    pub(super) fn postpone(&mut self, until: Time) {
+        self.excused_until = self.excused_until.max(until);
+        self.rto_base = self.rto_base.max(until);
+    }
+
+    /// Its turn has come.
+    pub(super) fn end_postponement(&mut self, now: Time) {
+        self.excused_until = self.excused_until.min(now);
+        self.rto_base = self.rto_base.min(now);
+    }
+
     /// The last news, or when there was first something to wait for.
     pub(super) fn silent_since(&self) -> Time {
         self.silent_since
@@ -219,5 +231,41 @@ impl ProbeTimer {
 
     pub(super) fn unanswered(&self) -> u32 {
         self.unanswered
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // WIRE 4.33
+    #[test]
+    fn a_probe_that_has_no_turn_takes_the_last_resort_along() {
+        let ms = |ms: u64| Time::from_ns(ms * 1_000_000);
+        let waiting = Waiting {
+            outstanding: true,
+            in_flight: true,
+            caller: false,
+        };
+        let rtt = RoundTrip::new(ms(0));
+        let mut timer = ProbeTimer::new(Driving::Sockets, ms(0));
+        timer.on_first_outstanding(ms(0));
+        let (probe, last) = (ms(1), ms(5));
+        assert_eq!(timer.probe_due(waiting, &rtt), Some(probe));
+        assert_eq!(timer.rto_due(waiting, &rtt), Some(last));
+        timer.postpone(ms(30));
+        assert_eq!(timer.probe_due(waiting, &rtt), Some(ms(30)));
+        assert_eq!(timer.rto_due(waiting, &rtt), Some(ms(35)));
+        // Others did not need their turns.
+        timer.end_postponement(ms(10));
+        assert_eq!(timer.probe_due(waiting, &rtt), Some(ms(10)));
+        assert_eq!(timer.rto_due(waiting, &rtt), Some(ms(15)));
+        // It was not asked meanwhile: this is the first probe.
+        assert_eq!(timer.on_probe_due(ms(10), waiting), PathAction::Probe);
+        assert_eq!(timer.on_probe_due(ms(11), waiting), PathAction::Probe);
+        assert_eq!(
+            timer.on_probe_due(ms(12), waiting),
+            PathAction::MoveAndProbe
+        );
     }
 }

@@ -33,14 +33,17 @@ const LARGEST_MESSAGE_LIMIT: Duration = Duration::from_secs(300);
 /// It is used for some seconds, and rests for twice as long as a connection stays awake.
 const MANY_LIMIT: Duration = Duration::from_secs(150);
 
-/// Addresses of either host, and processes of the one, between which there are as many connections as pairs: 1,024 and 2,048.
+/// Addresses of either host, and processes of the one, between which there are as many connections as pairs: 1,024 and 4,096.
 const MANY_ADDRESSES: u32 = 16;
-const MANY_PROCESSES: [u32; 2] = [4, 8];
+const MANY_PROCESSES: [u32; 2] = [4, 16];
+
+/// They all begin at once.
+const MANY_AT_ONCE: u32 = 1 << 16;
 
 /// What they are held to: a connection that sleeps with its one queue pair, the rings apart, as the allocator counts; and what
 /// one more queue pair adds, with rings of the least size.
 const IDLE_CONNECTION_BYTES: u32 = (8 << 10) + (2 << 10);
-const QUEUE_PAIR_BYTES: u32 = 3 << 10;
+const QUEUE_PAIR_BYTES: u32 = (2 << 10) + 256;
 
 /// What a case does.
 type Run = Box<dyn Fn(&Bench) -> Result<()> + Send>;
@@ -196,6 +199,7 @@ fn many_connections(bench: &Bench, processes: u32) -> Result<()> {
         ("-g", MANY_ADDRESSES),
         ("-G", MANY_ADDRESSES),
         ("-n", processes),
+        ("-a", MANY_AT_ONCE),
         ("-m", IDLE_CONNECTION_BYTES),
         ("-M", QUEUE_PAIR_BYTES),
     ];

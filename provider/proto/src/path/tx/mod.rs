@@ -476,6 +476,23 @@ impl<R: Copy> PathTx<R> {
         self.probe.end_excuse();
     }
 
+    /// Whether a probe is due.
+    #[must_use]
+    pub fn is_probe_due(&self, now: Time) -> bool {
+        let due = self.probe.probe_due(self.waiting(), &self.rtt);
+        due.is_some_and(|at| at <= now)
+    }
+
+    /// A probe that is due has its turn at `until`, and the last resort comes after that (WIRE 4.33).
+    pub fn postpone_probe(&mut self, until: Time) {
+        self.probe.postpone(until);
+    }
+
+    /// The turn comes now.
+    pub fn end_postponement(&mut self, now: Time) {
+        self.probe.end_postponement(now);
+    }
+
     /// When the last resort is due (WIRE 4.17): not before a verdict that waits for its time, which settles the same and
     /// costs no window. Without this a path whose move was a success would time out all the same just before the verdict,
     /// wherever the round trip is long enough.
