@@ -181,7 +181,9 @@ impl Connection {
         }
         // Nothing holds them back, but what they take is not there for new packets.
         self.window.on_sent(cx.now, u64::from(train.total_bytes()));
-        if self.ready.is_empty() {
+        // Behind the last of it only. Where a queue overflows, small packets find room when large ones do not: markers behind
+        // each would keep all others out, and each that arrives shows losses anew.
+        if self.ready.is_empty() && self.paths[at].tx.next_lost().is_none() {
             self.owe_markers(cx.now, at);
             self.unmarked_paths &= !(1 << at);
         }
