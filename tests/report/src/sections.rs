@@ -475,7 +475,7 @@ fn table_of(run: &Run, named: &[(&str, &str)]) -> Table {
 }
 
 fn percent(part: f64) -> String {
-    // Logarithms leave a trace of themselves.
-    let percent = (part * 1e8).round() / 1e6;
+    // Logarithms leave a trace of themselves, and marks between two losses have no end.
+    let percent = (part * 1e5).round() / 1e3;
     format!("{percent} %")
 }
