@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Result, anyhow};
-use clap::{Args, CommandFactory, FromArgMatches, Parser};
+use clap::parser::ValueSource;
+use clap::{Arg, ArgMatches, Args, Command, CommandFactory, FromArgMatches, Parser};
 use metaroce_sim::performance::{self, Measuring};
 use metaroce_sim::scenario::{FIRST_CROWD_SEED, NAMES, Scenario, bulk, named, random};
 use metaroce_sim::trace::Show;
@@ -25,7 +26,7 @@ use metaroce_sim::world::World;
     disable_help_subcommand = true
 )]
 struct Arguments {
-    /// A scenario that checks; `list` shows them.
+    /// A scenario that checks; `list` shows their names.
     name: Option<String>,
     #[command(flatten)]
     runs: Runs,
@@ -37,9 +38,9 @@ struct Arguments {
 #[derive(Debug, Args)]
 struct All {
     /// First seed (1; of --forever: one that was not tried before).
-    #[arg(long, global = true)]
+    #[arg(long, global = true, allow_negative_numbers = true, value_parser = whole)]
     seed: Option<u64>,
-    /// Print figures, or with --trace and --events what happens, as JSON, one object a line.
+    /// Print figures, or of runs that check what --trace and --events show, as JSON, one object a line.
     #[arg(long, global = true)]
     json: bool,
 }
@@ -48,12 +49,13 @@ struct All {
 #[derive(Debug, Args)]
 struct Runs {
     /// How many seeds in a row.
-    #[arg(long, value_name = "M", default_value_t = 100)]
+    #[arg(long, value_name = "M", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
     count: u64,
     /// Fresh seeds until Ctrl-C, or for so many seconds if they are given.
-    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "0", conflicts_with = "count")]
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "0", conflicts_with = "count",
+        value_parser = whole)]
     forever: Option<u64>,
-    /// Print every packet and every event of the endpoints.
+    /// Print every packet and every event of the endpoints (scenarios that measure do not have it).
     #[arg(long)]
     trace: bool,
     /// Print the events only.
@@ -69,7 +71,7 @@ struct Runs {
     #[arg(long)]
     bulk: bool,
     /// Messages of 256 KiB for --bulk.
-    #[arg(long, value_name = "M", default_value_t = 2_000)]
+    #[arg(long, value_name = "M", default_value_t = 2_000, value_parser = clap::value_parser!(u32).range(1..))]
     messages: u32,
 }
 
@@ -97,6 +99,11 @@ fn hear(said: io::Result<()>) -> io::Result<()> {
         }
         other => other,
     }
+}
+
+fn whole(text: &str) -> Result<u64, String> {
+    text.parse()
+        .map_err(|_| format!("must be a whole number from 0 to {}", u64::MAX))
 }
 
 fn scenario_of(name: Option<&str>, seed: u64) -> Result<Scenario> {
@@ -224,19 +231,39 @@ fn measure(scenario: &Measuring, options: &performance::Options, json: bool) -> 
     Ok(())
 }
 
+/// Scenarios that measure have none of the options of those that check: better said than ignored.
+fn refuse_runs_options(matches: &ArgMatches, scenario: &str) -> Result<()> {
+    let given =
+        |arg: &&Arg| matches.value_source(arg.get_id().as_str()) == Some(ValueSource::CommandLine);
+    let runs = Runs::augment_args(Command::new("runs"));
+    match runs.get_arguments().find(given).and_then(Arg::get_long) {
+        Some(option) => Err(anyhow!(
+            "{scenario} measures and has no option --{option}; `{scenario} --help` tells those that it has"
+        )),
+        None => Ok(()),
+    }
+}
+
 fn answer() -> Result<bool> {
     let measuring = performance::SCENARIOS.iter().map(Measuring::command);
-    let matches = Arguments::command().subcommands(measuring).get_matches();
-    let arguments = Arguments::from_arg_matches(&matches)?;
+    let all = Arguments::command().subcommands(measuring).get_matches();
+    let arguments = Arguments::from_arg_matches(&all)?;
     let seed = arguments.all.seed.unwrap_or(1);
-    if let Some((name, matches)) = matches.subcommand()
+    if let Some((name, matches)) = all.subcommand()
         && let Some(scenario) = performance::find(name)
     {
+        refuse_runs_options(&all, name)?;
         let options = scenario
             .options(matches)
             .map_err(|problem| anyhow!(problem))?;
         let options = performance::Options { seed, ..options };
         return measure(scenario, &options, arguments.all.json).map(|()| true);
+    }
+    if arguments.name.as_deref() == Some("list") {
+        for name in NAMES {
+            say!("{name}")?;
+        }
+        return Ok(true);
     }
     if arguments.runs.bulk {
         return measure_bulk(seed, arguments.runs.messages).map(|()| true);
