@@ -20,6 +20,20 @@ fn statuses(network: &Network, node: usize) -> Vec<Status> {
         .collect()
 }
 
+/// Two hosts that have exchanged something, the queue pair of the first, and a WRITE of up to `bytes` from its region 6.
+fn ready_to_write(seed: u64, planes: u8, bytes: usize) -> (Network, QpId, Operation) {
+    let mut network = Network::pair(seed, CALM, planes);
+    let (a, b) = network.connected(0, 1);
+    exchange(&mut network, (0, a), (1, b));
+    network.region(0, 6, 0, vec![0; bytes], Visibility::Relaxed);
+    network.region(1, 7, 0, vec![0; bytes], Visibility::Relaxed);
+    let write = Operation::Write {
+        remote_addr: 0,
+        rkey: 7,
+    };
+    (network, a, write)
+}
+
 /// 7 retries, timeout 14: 8 × 67 ms.
 const PATIENCE: u64 = 8 * (4096 << 14);
 
@@ -112,15 +126,7 @@ fn a_plane_that_refuses_ends_nothing_while_another_works(
 /// The path that asks for unexecuted messages has nothing of its own outstanding: those of the others are.
 #[test]
 fn a_silent_peer_is_looked_for_less_and_less() {
-    let mut network = Network::pair(109, CALM, 2);
-    let (a, b) = network.connected(0, 1);
-    exchange(&mut network, (0, a), (1, b));
-    network.region(0, 6, 0, vec![0; 200_000], Visibility::Relaxed);
-    network.region(1, 7, 0, vec![0; 200_000], Visibility::Relaxed);
-    let write = Operation::Write {
-        remote_addr: 0,
-        rkey: 7,
-    };
+    let (mut network, a, write) = ready_to_write(109, 2, 200_000);
     // What went over the first plane is acknowledged, and among its paths is the one that asks; the rest is not.
     network.nodes[0].sends.clear();
     network.cut = vec![ip(1, 1)];
@@ -141,15 +147,7 @@ fn a_silent_peer_is_looked_for_less_and_less() {
 // WIRE 4.29
 #[test]
 fn of_paths_that_are_all_silent_few_ask() {
-    let mut network = Network::pair(110, CALM, 1);
-    let (a, b) = network.connected(0, 1);
-    exchange(&mut network, (0, a), (1, b));
-    network.region(0, 6, 0, vec![0; 4 << 20], Visibility::Relaxed);
-    network.region(1, 7, 0, vec![0; 4 << 20], Visibility::Relaxed);
-    let write = Operation::Write {
-        remote_addr: 0,
-        rkey: 7,
-    };
+    let (mut network, a, write) = ready_to_write(110, 1, 4 << 20);
     let busy = |network: &Network| {
         let connection = network.nodes[0].endpoint.connections().next().unwrap();
         let paths = connection.paths.iter();
@@ -182,16 +180,8 @@ fn of_paths_that_are_all_silent_few_ask() {
 // WIRE 4.16, 4.29
 #[test]
 fn a_long_round_trip_does_not_put_off_the_next_question() {
-    let mut network = Network::pair(112, CALM, 1);
-    let (a, b) = network.connected(0, 1);
-    exchange(&mut network, (0, a), (1, b));
-    network.region(0, 6, 0, vec![0; 200_000], Visibility::Relaxed);
-    network.region(1, 7, 0, vec![0; 200_000], Visibility::Relaxed);
+    let (mut network, a, write) = ready_to_write(112, 1, 200_000);
     network.nodes[0].sends.clear();
-    let write = Operation::Write {
-        remote_addr: 0,
-        rkey: 7,
-    };
     let probes = |network: &Network| network.nodes[0].endpoint.counters().probes_sent;
     // A round trip takes 200 ms for once: as if the peer had been stopped.
     network.weather.delay_ns = 100 * MS;
