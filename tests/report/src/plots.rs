@@ -13,18 +13,34 @@ pub(crate) const ORANGE: RGBColor = RGBColor(230, 159, 0);
 pub(crate) const GREEN: RGBColor = RGBColor(0, 158, 115);
 pub(crate) const RED: RGBColor = RGBColor(213, 94, 0);
 pub(crate) const GREY: RGBColor = RGBColor(130, 130, 130);
+/// Of one hue, from dark to light: lines that tell the same of different worlds.
+pub(crate) const BLUES: [RGBColor; 3] = [
+    RGBColor(0, 62, 110),
+    RGBColor(0, 114, 178),
+    RGBColor(86, 180, 233),
+];
+pub(crate) const REDS: [RGBColor; 3] = [
+    RGBColor(140, 45, 4),
+    RGBColor(213, 94, 0),
+    RGBColor(244, 165, 90),
+];
 const INK: RGBColor = RGBColor(40, 40, 40);
-const PALE: RGBColor = RGBColor(225, 225, 225);
+pub(crate) const PALE: RGBColor = RGBColor(225, 225, 225);
 
 const SIZE: (u32, u32) = (960, 400);
 const FONT: &str = "sans-serif";
 const TEXT: i32 = 15;
 const DASH: i32 = 6;
 
+/// Widths of a line, and of one that others run along and that is to be seen behind them.
+pub(crate) const THIN: u32 = 2;
+pub(crate) const WIDE: u32 = 9;
+
 /// Lines; `None` as label: not in the legend.
 pub(crate) struct Line {
     pub(crate) label: Option<String>,
     pub(crate) color: RGBColor,
+    pub(crate) width: u32,
     pub(crate) dashed: bool,
     /// Points are few, and shown.
     pub(crate) dotted: bool,
@@ -76,7 +92,7 @@ impl Lines<'_> {
             .axis_desc_style((FONT, TEXT + 1, &INK))
             .draw()?;
         for line in &self.lines {
-            let (color, style) = (line.color, line.color.stroke_width(2));
+            let (color, style) = (line.color, line.color.stroke_width(line.width));
             let points = line.points.iter().copied();
             let drawn = if line.dashed {
                 chart.draw_series(DashedLineSeries::new(points, DASH, DASH, style))?
@@ -86,9 +102,10 @@ impl Lines<'_> {
             if let Some(label) = &line.label {
                 // Dashes are two, a line is one from end to end.
                 let gap = if line.dashed { 3 } else { 0 };
+                let width = line.width + 1;
                 drawn.label(label.as_str()).legend(move |(x, y)| {
                     let dash = |from, to| {
-                        PathElement::new(vec![(from, 0), (to, 0)], color.stroke_width(3))
+                        PathElement::new(vec![(from, 0), (to, 0)], color.stroke_width(width))
                     };
                     EmptyElement::at((x, y)) + dash(0, 11 - gap) + dash(11 + gap, 22)
                 });

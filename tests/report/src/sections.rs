@@ -7,11 +7,10 @@ use plotters::prelude::{RGBColor, SeriesLabelPosition};
 
 use crate::Extent;
 use crate::page::{Section, Table};
-use crate::plots::{BLUE, Bars, GREEN, GREY, Line, Lines, ORANGE, RED, figure, plain};
+use crate::plots::{
+    BLUE, BLUES, Bars, GREEN, GREY, Line, Lines, ORANGE, PALE, RED, REDS, THIN, WIDE, figure, plain,
+};
 use crate::runs::Run;
-
-/// Colours of lines that belong together.
-const COLORS: [RGBColor; 3] = [BLUE, GREEN, ORANGE];
 
 /// Points of a line over time at most: more are not seen.
 const POINTS_MAX: usize = 600;
@@ -49,12 +48,21 @@ fn loss(extent: &Extent) -> Result<Section> {
     let mut lines = Vec::new();
     let mut rows: Vec<Vec<String>> = extent.losses.iter().map(|p| vec![percent(*p)]).collect();
     let mut head = vec!["lost".to_owned()];
-    for transport in [Transport::Metaroce, Transport::Rocev2] {
-        for (rtt_us, color) in extent.rtts_us.iter().zip(COLORS) {
-            let (name, dashed) = match transport {
-                Transport::Metaroce => ("metaroce", false),
-                Transport::Rocev2 => ("RoCEv2", true),
-            };
+    // What the others run along: drawn first, and wide.
+    let bound = |p: &f64| (p.log10(), (1.0 - p) * 100.0);
+    lines.push(Line {
+        width: WIDE,
+        ..line(
+            "bound: what is not lost",
+            PALE,
+            extent.losses.iter().map(bound).collect(),
+        )
+    });
+    for (transport, name, colors) in [
+        (Transport::Metaroce, "metaroce", BLUES),
+        (Transport::Rocev2, "RoCEv2", REDS),
+    ] {
+        for (rtt_us, color) in extent.rtts_us.iter().zip(colors) {
             let label = format!("{name}, {rtt_us} µs");
             let mut points = Vec::new();
             for (row, part) in rows.iter_mut().zip(extent.losses) {
@@ -70,22 +78,12 @@ fn loss(extent: &Extent) -> Result<Section> {
             }
             head.push(label.clone());
             lines.push(Line {
-                label: Some(label),
-                color,
-                dashed,
+                dashed: matches!(transport, Transport::Rocev2),
                 dotted: true,
-                points,
+                ..line(&label, color, points)
             });
         }
     }
-    let bound = |p: &f64| (p.log10(), (1.0 - p) * 100.0);
-    lines.push(Line {
-        label: Some("bound: what is not lost".into()),
-        color: GREY,
-        dashed: true,
-        dotted: false,
-        points: extent.losses.iter().map(bound).collect(),
-    });
     let ends = |part: Option<&f64>| part.copied().unwrap_or(0.01).log10();
     let plot = Lines {
         x: "packets lost, data and acknowledgements alike",
@@ -127,20 +125,26 @@ fn incast(extent: &Extent, senders: usize) -> Result<Section> {
     let shown = thinned(&shown);
     let gbit = |bytes_per_s: u64| bytes_per_s as f64 * 8.0 / 1e9;
     let rate = |sender: usize| Line {
-        label: None,
-        color: [BLUE, GREEN, ORANGE, RED][sender % 4],
-        dashed: false,
-        dotted: false,
-        points: shown
-            .iter()
-            .map(|(at_us, sample)| (*at_us, gbit(sample.rate_bytes_per_s[sender + 1]).min(100.0)))
-            .collect(),
+        // One entry of the legend tells of all senders.
+        label: (sender == 0).then(|| "one line for each sender".to_owned()),
+        ..line(
+            "",
+            [BLUE, GREEN, ORANGE, RED][sender % 4],
+            shown
+                .iter()
+                .map(|(at_us, sample)| {
+                    (*at_us, gbit(sample.rate_bytes_per_s[sender + 1]).min(100.0))
+                })
+                .collect(),
+        )
     };
+    let share = 100.0 / senders as f64;
+    let equal = dashed_level("equal share", share, INCAST_SHOWN_US);
     let rates = over_time(
         "rate in force, Gb/s",
         INCAST_SHOWN_US,
         104.0,
-        (0..senders).map(rate).collect(),
+        (0..senders).map(rate).chain([equal]).collect(),
     )?;
     let queued = |sample: &Sample| sample.into_first.queued_bytes as f64 / 1024.0;
     let points: Vec<(f64, f64)> = shown.iter().map(|(at, one)| (*at, queued(one))).collect();
@@ -148,13 +152,7 @@ fn incast(extent: &Extent, senders: usize) -> Result<Section> {
     let mark = 130_000.0 / 1024.0;
     let lines = vec![
         line("queue", BLUE, points),
-        Line {
-            label: Some("packets are marked above".into()),
-            color: GREY,
-            dashed: true,
-            dotted: false,
-            points: vec![(0.0, mark), (INCAST_SHOWN_US, mark)],
-        },
+        dashed_level("packets are marked above", mark, INCAST_SHOWN_US),
     ];
     let queue = over_time(
         "queue of the receiver's port, KiB",
@@ -179,8 +177,7 @@ fn incast(extent: &Extent, senders: usize) -> Result<Section> {
         text: format!(
             "{senders} hosts begin to send to one within 200 µs, 4 messages of 64 KiB outstanding each, a round trip of 10 µs. \
              The rate of a sender is what its windows and its grant allow together, one line each, shown up to the rate of its \
-             link; the equal share is {:.2} Gb/s. Time 0 is the first byte that arrives.",
-            100.0 / senders as f64
+             link; the equal share is {share:.2} Gb/s. Time 0 is the first byte that arrives."
         ),
         plots: vec![
             ("What each sender may send".into(), rates),
@@ -222,11 +219,12 @@ fn plane_death(extent: &Extent) -> Result<Section> {
         .filter(|(at_us, _)| shown.contains(at_us));
     let share = 4096.0 / 4226.0 * 100.0;
     let level = |label: &str, planes: f64, color| Line {
-        label: Some(label.into()),
-        color,
         dashed: true,
-        dotted: false,
-        points: vec![(shown.start, planes * share), (shown.end, planes * share)],
+        ..line(
+            label,
+            color,
+            vec![(shown.start, planes * share), (shown.end, planes * share)],
+        )
     };
     let plot = Lines {
         x: "µs after the death",
@@ -304,13 +302,11 @@ fn planes(extent: &Extent) -> Result<Section> {
         x_ticks: most as usize + 1,
         legend: SeriesLabelPosition::UpperLeft,
         lines: vec![
-            Line {
-                label: Some("what the links carry".into()),
-                color: GREY,
-                dashed: false,
-                dotted: false,
-                points: vec![(0.0, 0.0), (most, most * per_plane)],
-            },
+            line(
+                "what the links carry",
+                GREY,
+                vec![(0.0, 0.0), (most, most * per_plane)],
+            ),
             Line {
                 dotted: true,
                 ..line("metaroce", BLUE, points)
@@ -440,9 +436,17 @@ fn line(label: &str, color: RGBColor, points: Vec<(f64, f64)>) -> Line {
     Line {
         label: Some(label.into()),
         color,
+        width: THIN,
         dashed: false,
         dotted: false,
         points,
+    }
+}
+
+fn dashed_level(label: &str, level: f64, until_us: f64) -> Line {
+    Line {
+        dashed: true,
+        ..line(label, GREY, vec![(0.0, level), (until_us, level)])
     }
 }
 
