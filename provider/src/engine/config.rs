@@ -26,8 +26,6 @@ pub const STATISTICS_VARIABLE: &str = "METAROCE_STATS";
 pub const EVENTS_VARIABLE: &str = "METAROCE_EVENTS";
 /// Receive buffer of a socket.
 pub const RECEIVE_BUFFER_VARIABLE: &str = "METAROCE_RCVBUF";
-/// What the host can take in, for all processes together.
-pub const RECEIVE_RATE_VARIABLE: &str = "METAROCE_RECEIVE_MBIT";
 /// Switches segmentation offload off.
 pub const SEGMENTATION_VARIABLE: &str = "METAROCE_GSO";
 
@@ -44,7 +42,6 @@ pub const VARIABLES: &[&str] = &[
     STATISTICS_VARIABLE,
     EVENTS_VARIABLE,
     RECEIVE_BUFFER_VARIABLE,
-    RECEIVE_RATE_VARIABLE,
     SEGMENTATION_VARIABLE,
     REROLL_VARIABLE,
 ];
@@ -59,10 +56,6 @@ const MAX_SPIN_US: u64 = 10_000;
 const MAX_REROLL_US: u64 = 60_000_000;
 /// Less than this does not hold two trains.
 const MIN_RECEIVE_BUFFER: u64 = 128 << 10;
-/// 10 Tb/s: what no host has.
-const MAX_RECEIVE_MBIT: u64 = 10_000_000;
-/// Bytes per second.
-const BYTES_PER_MBIT: u64 = 125_000;
 /// The kernel counts in a signed int and doubles it.
 const MAX_RECEIVE_BUFFER: u64 = 1 << 30;
 
@@ -87,9 +80,6 @@ pub struct Settings {
     pub events: Option<String>,
     /// Receive buffer of a socket, bytes.
     pub receive_buffer_bytes: usize,
-    /// What arrives at the device at most, at all processes of the host together, in bytes per second, if somebody said so:
-    /// the senders share that (WIRE.md, 8.14). Otherwise it is measured, by each process for itself.
-    pub receive_bytes_per_s: Option<u64>,
     /// Send trains with one system call where the kernel can.
     pub segmentation_offload: bool,
     /// Diagnostic: on average so often a path of each busy connection takes another route; zero is never.
@@ -108,7 +98,6 @@ impl Default for Settings {
             statistics: None,
             events: None,
             receive_buffer_bytes: 8 << 20,
-            receive_bytes_per_s: None,
             segmentation_offload: true,
             reroll: Duration::ZERO,
         }
@@ -238,10 +227,6 @@ impl Settings {
                 MIN_RECEIVE_BUFFER,
                 MAX_RECEIVE_BUFFER,
             )? as usize,
-            receive_bytes_per_s: match number(RECEIVE_RATE_VARIABLE, 0, 1, MAX_RECEIVE_MBIT)? {
-                0 => None,
-                mbit => Some(mbit * BYTES_PER_MBIT),
-            },
             segmentation_offload: choice(SEGMENTATION_VARIABLE, [("on", true), ("off", false)])?
                 .unwrap_or(true),
             reroll: Duration::from_micros(number(REROLL_VARIABLE, 0, 0, MAX_REROLL_US)?),
@@ -282,7 +267,6 @@ mod tests {
             (STATISTICS_VARIABLE, "/x/s-%p.json"),
             (EVENTS_VARIABLE, "events.jsonl"),
             (RECEIVE_BUFFER_VARIABLE, "1000000"),
-            (RECEIVE_RATE_VARIABLE, "2000"),
             (SEGMENTATION_VARIABLE, "off"),
             (REROLL_VARIABLE, "250"),
         ])
@@ -297,7 +281,6 @@ mod tests {
             statistics: Some(format!("/x/s-{}.json", std::process::id())),
             events: Some("events.jsonl".to_owned()),
             receive_buffer_bytes: 1_000_000,
-            receive_bytes_per_s: Some(250_000_000),
             segmentation_offload: false,
             reroll: Duration::from_micros(250),
         };
@@ -324,11 +307,6 @@ mod tests {
         PORTS_VARIABLE,
         "4k",
         "METAROCE_PORTS=4k is not possible: it must be a number from 1 to 1024"
-    )]
-    #[case(
-        RECEIVE_RATE_VARIABLE,
-        "0",
-        "METAROCE_RECEIVE_MBIT=0 is not possible: it must be a number from 1 to 10000000"
     )]
     #[case(
         REROLL_VARIABLE,

@@ -104,8 +104,7 @@ pub(super) struct Core {
 }
 
 impl Core {
-    /// `knows_drain`: what the host can take in was stated, and is shared with its other processes.
-    pub(super) fn new(endpoint: Endpoint, knows_drain: bool) -> Core {
+    pub(super) fn new(endpoint: Endpoint) -> Core {
         Core {
             endpoint,
             objects: Objects::default(),
@@ -122,7 +121,7 @@ impl Core {
             last_received: Time::ZERO,
             hot_until: [Time::ZERO; MAX_LOCALS],
             cold_countdown: 0,
-            neighbours: Neighbours::new(knows_drain),
+            neighbours: Neighbours::new(),
             pressure: Pressure::default(),
             usable: LocalSet::ALL,
             receive_failed: false,

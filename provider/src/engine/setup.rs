@@ -86,13 +86,9 @@ impl Engine {
         );
         let events = Events::wanted(&settings, &clock);
         let mut endpoint = Endpoint::new(config, rand::random(), clock.now());
-        if let Some(rate) = settings.receive_bytes_per_s {
-            endpoint.set_drain(Some(rate), None);
-        }
         if events.is_some() {
             endpoint.enable_log(RING_RECORDS);
         }
-        let knows_drain = settings.receive_bytes_per_s.is_some();
         let waker = Waker::new()?;
         let poller = Poller::new(&sockets, &waker)?;
         let door = Door::open(&device.name, sockets.port());
@@ -112,7 +108,7 @@ impl Engine {
             sockets,
             clock,
             waker,
-            gate: Gate::new(Core::new(endpoint, knows_drain)),
+            gate: Gate::new(Core::new(endpoint)),
             presence: Presence::default(),
             reader: Reader::default(),
             door,

@@ -1,10 +1,12 @@
 //! The other processes of the host that receive behind the same port: how many connections they have (WIRE.md, 8.13), and
-//! what the senders to them want, so that all grants together make the drain of the host and not each process's (8.14).
+//! what the senders to them want, which is told (`metaroce stat`) and lowers no grant (8.14).
 //!
-//! The latter only where the host's drain is known (`METAROCE_RECEIVE_MBIT`). Where more processes than processors receive,
-//! each is kept from its socket for longer than an interval of the drain's measurement, takes the queue that gathered for
-//! its drain, and divides that; eight processes on two processors came from 13 Gb/s down to 2. There a host is better off
-//! with a lone sender's freedom in each process.
+//! All grants of a host together could make its drain, and not each process's. But where more processes than processors
+//! receive, each is kept from its socket for longer than an interval of the drain's measurement, takes the queue that gathered
+//! for its drain, and divides that; eight processes on two processors came from 13 Gb/s down to 2. Nor does a drain help that
+//! somebody states: a sender that waits for a processor loses the turns of its grant meanwhile, and eight processes that send
+//! over a link of 2 Gb/s, on the same two processors, used a third of it. There a host is better off with a lone sender's
+//! freedom in each process.
 //!
 //! [`Neighbours`] is asked after each receive, like `pressure.rs`, and looks at the shared [`Table`] at most every
 //! millisecond; a process that receives nothing does nothing. [`Service`] gets the table, in the background thread.
@@ -20,16 +22,11 @@ use super::registry::generation;
 use metaroce_proto::cc::Others;
 use metaroce_proto::endpoint::Endpoint;
 use metaroce_proto::types::Time;
-use metaroce_proto::wire::DATA_HEADER_BYTES;
 use std::sync::Arc;
 use table::{Owner, Table};
 
 /// Between two looks, each at all slots in use: a fraction of what a demand is measured for.
 const INTERVAL_NS: u64 = 1_000_000;
-/// What others received since a look that is longer ago says nothing of now.
-const RECENT_NS: u64 = 100_000_000;
-/// What no NIC exceeds, in bytes per nanosecond: who claims more is not believed.
-const MOST_BYTES_PER_NS: u64 = 100;
 
 /// This engine's part in it; protected by the engine's lock.
 #[derive(Debug)]
@@ -40,27 +37,14 @@ pub(super) struct Neighbours {
     table: Option<Arc<Table>>,
     slot: Option<usize>,
     next_at: Time,
-    /// What senders to other processes want lowers the grants of this one.
-    shares_grants: bool,
     /// Others count senders to this process.
     is_heard: bool,
     others: Others,
-    received: Received,
-}
-
-/// What all processes received, as of the last look.
-#[derive(Debug, Default)]
-struct Received {
-    at: Option<Time>,
-    own: u64,
-    all: u64,
 }
 
 impl Neighbours {
-    /// See the file's head for what `shares_grants` needs.
-    pub(super) fn new(shares_grants: bool) -> Neighbours {
+    pub(super) fn new() -> Neighbours {
         Neighbours {
-            shares_grants,
             generation: generation(),
             owner: Owner::random(),
             table: None,
@@ -68,7 +52,6 @@ impl Neighbours {
             next_at: Time::ZERO,
             is_heard: false,
             others: Others::default(),
-            received: Received::default(),
         }
     }
 
@@ -76,7 +59,6 @@ impl Neighbours {
     pub(super) fn join(&mut self, table: Arc<Table>) {
         self.leave();
         self.next_at = Time::ZERO;
-        self.received.at = None;
         self.table = Some(table);
     }
 
@@ -99,15 +81,9 @@ impl Neighbours {
             return;
         }
         self.next_at = now + INTERVAL_NS;
-        let bytes = self.received_by_others(&table, endpoint, now);
         let others = table.others(self.slot, now_ns);
         let before = std::mem::replace(&mut self.others, others);
-        if self.shares_grants {
-            endpoint.others_received(bytes);
-            if others != before {
-                endpoint.set_others(now, others);
-            }
-        } else if others.connections != before.connections {
+        if others.connections != before.connections {
             let connections = others.connections;
             endpoint.set_others(
                 now,
@@ -126,28 +102,6 @@ impl Neighbours {
         }
         // None yet, or it was given to another while this process said nothing.
         self.slot = table.claim(self.owner, now_ns).filter(mine);
-    }
-
-    fn received_by_others(&mut self, table: &Table, endpoint: &Endpoint, now: Time) -> u64 {
-        let counters = endpoint.counters();
-        let own = counters.data_bytes_received
-            + DATA_HEADER_BYTES as u64 * counters.data_packets_received;
-        let own_now = own - self.received.own;
-        let all = table.count_received(own_now);
-        let all_now = all.wrapping_sub(self.received.all);
-        let since = self.received.at.map(|at| now.since_ns(at));
-        self.received = Received {
-            at: Some(now),
-            own,
-            all,
-        };
-        match since {
-            Some(ns) if ns <= RECENT_NS => {
-                let others = all_now.saturating_sub(own_now);
-                others.min(ns * MOST_BYTES_PER_NS)
-            }
-            _ => 0,
-        }
     }
 
     /// What the others said at the last look.

@@ -7,7 +7,7 @@
 //! (making it and handing it on).
 //!
 //! ```text
-//! words 0…7    mark, bytes received by all, slots in use from the first one on
+//! words 0…7    mark, one that is not used, slots in use from the first one on
 //! words 8i…    owner (0: free), heartbeat, unlimited senders << 32 | connections, bytes/s that the limited senders want
 //! ```
 
@@ -27,7 +27,6 @@ pub(super) const SLOTS: usize = WORDS / SLOT_WORDS - 1;
 /// First word: "mrshare" and the version of all that is said above.
 const MARK: u64 = u64::from_be_bytes(*b"mrshare\x01");
 const MARK_AT: usize = 0;
-const RECEIVED_AT: usize = 1;
 const IN_USE_AT: usize = 2;
 /// Words of a slot.
 const OWNER: usize = 0;
@@ -178,12 +177,6 @@ impl Table {
         }
         all
     }
-
-    /// Adds what this process received to the sum of all, and tells that sum, which may wrap around.
-    pub(super) fn count_received(&self, bytes: u64) -> u64 {
-        let before = self.word(RECEIVED_AT).fetch_add(bytes, Ordering::Relaxed);
-        before.wrapping_add(bytes)
-    }
 }
 
 #[cfg(test)]
@@ -292,7 +285,5 @@ mod tests {
         let again = Table::adopt(table.descriptor().try_clone_to_owned().unwrap()).unwrap();
         assert!(again.is_same(&table));
         assert_eq!(again.others(None, NOW), says(1, 2, 3));
-        assert_eq!(table.count_received(u64::MAX), u64::MAX);
-        assert_eq!(again.count_received(3), 2);
     }
 }

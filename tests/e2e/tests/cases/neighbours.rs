@@ -33,22 +33,17 @@ const LEAST_JAIN: f64 = 0.4;
 /// What sends, one process to one process.
 #[derive(Clone, Copy)]
 enum Sender {
-    /// `ib_write_bw`; its server may have been told what its host can take in.
-    Verbs { stated_mbit: Option<u64> },
+    /// `ib_write_bw`.
+    Verbs,
     /// iperf3, to compare with: what the same processors make of one TCP stream a process.
     Tcp,
 }
-
-const UNSTATED: Sender = Sender::Verbs { stated_mbit: None };
-const STATED: Sender = Sender::Verbs {
-    stated_mbit: Some(LINK_MBIT),
-};
 
 impl Sender {
     /// Protocol and ports of what it sends, for nft.
     fn flows(self) -> (&'static str, &'static str) {
         match self {
-            Sender::Verbs { .. } => ("udp", "24791-25814"),
+            Sender::Verbs => ("udp", "24791-25814"),
             Sender::Tcp => ("tcp", "18600-24000"),
         }
     }
@@ -58,7 +53,7 @@ impl Sender {
         let (address, port_text) = (Host::A.ipv4().to_string(), port.to_string());
         let seconds = SECONDS.to_string();
         let (server, client) = match self {
-            Sender::Verbs { stated_mbit } => {
+            Sender::Verbs => {
                 let both = Program::new("ib_write_bw").args([
                     "-F",
                     "-d",
@@ -69,12 +64,8 @@ impl Sender {
                     &port_text,
                 ]);
                 let client = both.clone().args([&address]);
-                let server = match stated_mbit {
-                    Some(mbit) => both.env("METAROCE_RECEIVE_MBIT", mbit.to_string()),
-                    None => both,
-                };
                 (
-                    bench.on_device(fabric, Host::A, server)?,
+                    bench.on_device(fabric, Host::A, both)?,
                     bench.on_device(fabric, host, client)?,
                 )
             }
@@ -107,24 +98,22 @@ pub fn cases() -> Vec<Case> {
     vec![
         case("processes of a host know of each other", know_each_other),
         shares("8 processes of a host send to 8 of another", |bench| {
-            from_one_host(bench, UNSTATED)
+            from_one_host(bench, Sender::Verbs)
         }),
-        shares(
-            "8 processes of a host share a link that was stated",
-            |bench| from_one_host(bench, STATED),
-        ),
         shares("8 processes of a host share a link by TCP", |bench| {
             from_one_host(bench, Sender::Tcp)
         })
         .needing(Need::Program("iperf3")),
         shares("8 processes of a host receive what they can", |bench| {
-            share_a_link(bench, &bench.direct()?, &[Host::B; RECEIVERS], UNSTATED)
+            share_a_link(
+                bench,
+                &bench.direct()?,
+                &[Host::B; RECEIVERS],
+                Sender::Verbs,
+            )
         }),
         shares("8 hosts send to 8 processes of one", |bench| {
-            from_many_hosts(bench, UNSTATED)
-        }),
-        shares("8 hosts send to 8 processes that know the link", |bench| {
-            from_many_hosts(bench, STATED)
+            from_many_hosts(bench, Sender::Verbs)
         }),
         shares("8 hosts send to 8 processes by TCP", |bench| {
             from_many_hosts(bench, Sender::Tcp)
