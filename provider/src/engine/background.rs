@@ -104,13 +104,8 @@ impl Background<'_> {
             return;
         }
         self.service.look_now_and_then(inner, self.poller, now);
-        if self
-            .listener
-            .hears_now_and_then(inner.changes.as_ref(), now)
-        {
-            inner.port.look_for_changes();
-            inner.planes.look(inner.port);
-        }
+        let changes = inner.changes.as_ref();
+        self.follow_changes(self.listener.hears_now_and_then(changes, now), now);
         if inner.presence.was_armed() {
             inner.presence.serve();
         } else if inner.gate.has_left() {
@@ -124,6 +119,16 @@ impl Background<'_> {
             self.miss_poll(core);
         }
         // Else the application is inside a call, which may take longer than we slept.
+    }
+
+    /// Looks after interfaces and addresses, if anything was heard of them.
+    fn follow_changes(&self, heard: bool, now: Time) {
+        let inner = self.inner;
+        if heard {
+            inner.port.look_for_changes();
+            inner.planes.look(inner.port, now);
+        }
+        inner.planes.settle(now);
     }
 
     /// No poll came while this thread slept, and nobody is inside the engine.
@@ -161,13 +166,9 @@ impl Background<'_> {
         self.doorman.look_now_and_then(inner, turn.began);
         self.service
             .look_now_and_then(inner, self.poller, turn.began);
-        if self
-            .listener
-            .hears_now_and_then(inner.changes.as_ref(), turn.began)
-        {
-            inner.port.look_for_changes();
-            inner.planes.look(inner.port);
-        }
+        let changes = inner.changes.as_ref();
+        let heard = self.listener.hears_now_and_then(changes, turn.began);
+        self.follow_changes(heard, turn.began);
         if turn.more || inner.stop.load(Ordering::Acquire) {
             return;
         }
@@ -196,10 +197,7 @@ impl Background<'_> {
                     let now = inner.clock.now();
                     self.doorman.look(inner, now);
                     self.service.look(inner, self.poller, now);
-                    if self.listener.hears(inner.changes.as_ref(), now) {
-                        inner.port.look_for_changes();
-                        inner.planes.look(inner.port);
-                    }
+                    self.follow_changes(self.listener.hears(inner.changes.as_ref(), now), now);
                 }
             }
             Err(error) => {

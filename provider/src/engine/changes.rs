@@ -15,8 +15,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 const GROUPS: u32 = 1 | 1 << 4 | 1 << 8;
 /// Messages that one look takes out; what is left wakes the thread again or is seen by the next look.
 const MESSAGES_AT_ONCE: usize = 64;
-/// A thread that does not sleep looks this often.
-const LOOK_EVERY_NS: u64 = 100_000_000;
+/// A thread that does not sleep in epoll looks this often. A sender that polls loses what it hands to a plane that is gone
+/// until somebody looks; a look that finds nothing is one call of the kernel.
+const LOOK_EVERY_NS: u64 = 1_000_000;
 /// Longest message that is looked at whole, which nobody does.
 const MESSAGE_BYTES: usize = 64;
 
@@ -103,5 +104,23 @@ mod tests {
         let quiet = (0..100).any(|_| !listener.hears(Some(&changes), Time::from_ns(1)));
         assert!(quiet && !listener.hears(None, Time::from_ns(2)));
         assert!(!listener.hears_now_and_then(Some(&changes), Time::from_ns(3)));
+    }
+
+    /// A plane that its host knows to be gone must not wait for probes that nobody answers: two take some milliseconds.
+    #[test]
+    fn a_thread_that_does_not_sleep_hears_of_a_change_within_two_milliseconds() {
+        // In place of the kernel's news.
+        let (news, socket) = std::os::unix::net::UnixDatagram::pair().unwrap();
+        let changes = Changes {
+            socket: socket.into(),
+        };
+        let listener = Listener::default();
+        let start = Time::from_ns(1);
+        assert!(!listener.hears(Some(&changes), start));
+        news.send(b"eth2 is down").unwrap();
+        let hears_at = |ns| listener.hears_now_and_then(Some(&changes), start + ns);
+        assert!(!hears_at(100_000), "not with every turn");
+        assert!(hears_at(2_000_000));
+        assert!(!hears_at(4_000_000), "once");
     }
 }

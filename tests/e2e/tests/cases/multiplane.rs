@@ -67,10 +67,16 @@ pub fn cases() -> Vec<Case> {
         trouble(bench, Trouble::BlackHole)
     });
     add("an interface goes down", false, |bench| {
-        trouble(bench, Trouble::Down)
+        trouble(bench, Trouble::Down(Host::B))
+    });
+    add("the receiver's interface goes down", false, |bench| {
+        trouble(bench, Trouble::Down(Host::A))
     });
     add("an address goes", false, |bench| {
-        trouble(bench, Trouble::Address)
+        trouble(bench, Trouble::Address(Host::B))
+    });
+    add("the receiver's address goes", false, |bench| {
+        trouble(bench, Trouble::Address(Host::A))
     });
     let needs_send = [ON_DEVICE, &[Need::Program("ib_send_bw")]].concat();
     for gids in [["0", "1"], ["2", "0"]] {
@@ -187,10 +193,10 @@ fn steady(bench: &Bench, planes: [u8; 2], last_mbit: u64) -> Result<()> {
 enum Trouble {
     Cut,
     BlackHole,
-    /// The administrator of host b takes its interface down.
-    Down,
-    /// Host b loses its address.
-    Address,
+    /// The administrator of a host takes its interface down.
+    Down(Host),
+    /// A host loses its address.
+    Address(Host),
 }
 
 /// The plane that trouble befalls: not that of the GIDs, where the programs' own TCP connection is, too.
@@ -199,48 +205,39 @@ const HIT_NIC: &str = "eth2";
 
 impl Trouble {
     fn begin(self, fabric: &Fabric) -> Result<()> {
-        let namespace = fabric.namespace(Host::B);
         match self {
             Self::Cut => fabric.plane_down(HIT),
             Self::BlackHole => fabric.blackhole(Place::plane(HIT)),
-            Self::Down => ip(&["-n", &namespace, "link", "set", HIT_NIC, "down"]),
-            Self::Address => ip(&[
-                "-n",
-                &namespace,
-                "address",
-                "del",
-                &address(),
-                "dev",
-                HIT_NIC,
-            ]),
+            Self::Down(host) => ip(fabric, host, &["link", "set", HIT_NIC, "down"]),
+            Self::Address(host) => ip(
+                fabric,
+                host,
+                &["address", "del", &address(host), "dev", HIT_NIC],
+            ),
         }
     }
 
     fn end(self, fabric: &Fabric) -> Result<()> {
-        let namespace = fabric.namespace(Host::B);
         match self {
             Self::Cut => fabric.plane_up(HIT),
             Self::BlackHole => fabric.end_blackhole(Place::plane(HIT)),
-            Self::Down => ip(&["-n", &namespace, "link", "set", HIT_NIC, "up"]),
-            Self::Address => ip(&[
-                "-n",
-                &namespace,
-                "address",
-                "add",
-                &address(),
-                "dev",
-                HIT_NIC,
-            ]),
+            Self::Down(host) => ip(fabric, host, &["link", "set", HIT_NIC, "up"]),
+            Self::Address(host) => ip(
+                fabric,
+                host,
+                &["address", "add", &address(host), "dev", HIT_NIC],
+            ),
         }
     }
 }
 
-fn ip(arguments: &[&str]) -> Result<()> {
-    tool::run("ip", arguments).map(|_| ())
+fn ip(fabric: &Fabric, host: Host, arguments: &[&str]) -> Result<()> {
+    let namespace = fabric.namespace(host);
+    tool::run("ip", &[&["-n", namespace.as_str()], arguments].concat()).map(|_| ())
 }
 
-fn address() -> String {
-    format!("{}/24", Host::B.ipv4_on(HIT - 1))
+fn address(host: Host) -> String {
+    format!("{}/24", host.ipv4_on(HIT - 1))
 }
 
 /// A plane goes and comes back while the transfer runs.
@@ -294,6 +291,9 @@ fn disturb(fabric: &Fabric, trouble: Trouble, server: &mut Proc, client: &mut Pr
     ] {
         println!("{what}: dip: {}", sum.dip(from..from + STRETCH, normal));
     }
+    let rest = sum.median_rate(begins..ends);
+    let dip = sum.dip(begins..begins + STRETCH, rest);
+    println!("it goes, of what the rest carries: dip: {dip}");
     let hit = &series[usize::from(HIT) - 1];
     let rate = |from: Instant, to: Instant| hit.median_rate(from..to);
     let (before, meanwhile, after) = (
@@ -361,7 +361,11 @@ fn bytes(bench: &Bench) -> Result<()> {
     let mut away = Vec::new();
     let outcome = byte_check(bench, &fabric, &arguments, prepare, |server, client| {
         Sampler::start(server.pid(), "eth0").wait_flowing(FLOWS_WITHIN)?;
-        for trouble in [Trouble::Down, Trouble::Address, Trouble::Cut] {
+        for trouble in [
+            Trouble::Down(Host::B),
+            Trouble::Address(Host::B),
+            Trouble::Cut,
+        ] {
             trouble.begin(&fabric)?;
             client.run_on(STRETCH / 2)?;
             away.push(trouble);
