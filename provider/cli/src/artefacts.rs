@@ -2,11 +2,18 @@
 
 use anyhow::{Context, Result, bail};
 use metaroce::device::tree::Libraries;
-use std::fs::File;
+use object::Endianness;
+use object::elf::FileHeader64;
+use object::read::elf::{FileHeader, ProgramHeader};
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 const PLUGIN: &str = "libmetaroce.so";
 const SHIM: &str = "libmetaroce_shim.so";
+
+/// What to do about a file that is broken.
+pub(crate) const CURE: &str = "copy it again (if there was room on the disk), or build it: cargo build --release -p metaroce -p \
+    metaroce-shim -p metaroce-cli";
 
 /// Finds both.
 ///
@@ -59,4 +66,42 @@ fn find_file(name: &str, places: &[PathBuf]) -> Result<PathBuf> {
         )
     })?;
     Ok(path)
+}
+
+/// Checks that both were written to their end.
+///
+/// # Errors
+/// One was not; the message names it, and the cure.
+pub(crate) fn check(libraries: &Libraries) -> Result<()> {
+    for file in [&libraries.plugin, &libraries.shim] {
+        if let Some(wrong) = broken(file) {
+            bail!("{} {wrong}; {CURE}", file.display());
+        }
+    }
+    Ok(())
+}
+
+/// What is wrong with a library that was not written to its end: the dynamic linker takes some of these, and the program
+/// crashes.
+pub(crate) fn broken(file: &Path) -> Option<String> {
+    match fs::read(file) {
+        Ok(bytes) if bytes.is_empty() => Some("is empty".to_owned()),
+        Ok(bytes) if is_whole(&bytes).is_none() => {
+            Some("is cut off, or no shared library".to_owned())
+        }
+        Ok(_) => None,
+        Err(error) => Some(format!("cannot be read: {error}")),
+    }
+}
+
+/// An ELF file of which no segment and no section header is missing.
+fn is_whole(bytes: &[u8]) -> Option<()> {
+    let header = FileHeader64::<Endianness>::parse(bytes).ok()?;
+    let endian = header.endian().ok()?;
+    let segments = header.program_headers(endian, bytes).ok()?;
+    header.section_headers(endian, bytes).ok()?;
+    let all_there = segments
+        .iter()
+        .all(|segment| segment.data(endian, bytes).is_ok());
+    (all_there && !segments.is_empty()).then_some(())
 }

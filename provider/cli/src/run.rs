@@ -69,6 +69,7 @@ fn prepare(process: &mut Command, option: Option<&str>) -> Result<()> {
     let devices = select(option)?;
     metaroce::check_settings().map_err(anyhow::Error::msg)?;
     let libraries = artefacts::find()?;
+    artefacts::check(&libraries)?;
     let contents = tree::contents(&devices, &tree::HostDevices::find(), &libraries);
     let directory = tree::runtime_directory().context("no place for the device tree")?;
     let root = tree::publish(&contents, &directory, tree::network_namespace())?;

@@ -1,8 +1,9 @@
 //! Tests of the launcher's arguments, environment and messages.
 
 use super::*;
-use crate::artefacts::find_beside;
+use crate::artefacts::{check, find_beside};
 use crate::run::{drivers, preload};
+use metaroce::device::tree::Libraries;
 use std::ffi::OsStr;
 use std::path::Path;
 
@@ -104,4 +105,30 @@ fn missing_libraries_are_named_with_where_they_belong() {
         text.contains("libmetaroce.so is missing") && text.contains("cargo build --release"),
         "{text}"
     );
+}
+
+#[test]
+fn a_library_that_was_not_written_to_its_end_is_refused_with_the_cure() {
+    let whole = std::env::current_exe().unwrap();
+    let folder = std::env::temp_dir().join(format!("metaroce-cut-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let cut = folder.join("libmetaroce.so");
+    let bytes = std::fs::read(&whole).unwrap();
+    let told = |libraries: [&Path; 2]| {
+        let [plugin, shim] = libraries.map(Path::to_owned);
+        check(&Libraries { plugin, shim }).map_err(|error| error.to_string())
+    };
+    for (length, why) in [(0, "is empty"), (100, "is cut off"), (4096, "is cut off")] {
+        std::fs::write(&cut, &bytes[..length]).unwrap();
+        for libraries in [[&*cut, &*whole], [&*whole, &*cut]] {
+            let text = told(libraries).unwrap_err();
+            assert!(
+                text.starts_with(&format!("{} {why}", cut.display())),
+                "{text}"
+            );
+            assert!(text.contains("cargo build --release"), "{text}");
+        }
+    }
+    std::fs::remove_dir_all(&folder).unwrap();
+    assert_eq!(told([&whole, &whole]), Ok(()));
 }

@@ -98,7 +98,8 @@ pub struct Change {
 
 /// Changes a region. The key stays; on an error the region stays as it was.
 pub fn reregister(memory: &MrTable, key: u32, change: &Change) -> Result<(), Errno> {
-    let old = memory.get(key).ok_or(Errno::INVALID)?;
+    let changes = change.translation.is_some() || change.pd.is_some() || change.access.is_some();
+    let old = memory.get(key).filter(|_| changes).ok_or(Errno::INVALID)?;
     let (host_addr, length) = change.translation.unwrap_or((old.host_addr, old.length));
     let iova = if change.translation.is_some() {
         host_addr
@@ -288,5 +289,7 @@ mod tests {
                 .is_ok()
         );
         assert_eq!(reregister(&table, key + 1, &access), Err(Errno::INVALID));
+        let nothing = Change::default();
+        assert_eq!(reregister(&table, key, &nothing), Err(Errno::INVALID));
     }
 }

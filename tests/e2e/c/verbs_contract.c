@@ -332,6 +332,7 @@ static void changed_regions(void)
 	expect_errno("changing rights", ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, ALL_RIGHTS), 0);
 	expect_write("after its rights changed", mr, old, IBV_WC_SUCCESS);
 	EXPECT(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, IBV_ACCESS_REMOTE_WRITE), "impossible rights are accepted");
+	EXPECT(ibv_rereg_mr(mr, 0, NULL, NULL, 0, 0), "a change of nothing is accepted");
 	expect_write("after a change was refused", mr, old, IBV_WC_SUCCESS);
 	expect_errno("changing memory", ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, (void *)new, 100, 0), 0);
 	EXPECT((uintptr_t)mr->addr == new && mr->length == 100, "a changed region tells addr %p, length %zu", mr->addr, mr->length);

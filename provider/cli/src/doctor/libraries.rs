@@ -4,10 +4,6 @@ use super::{Finding, output_of};
 use crate::artefacts;
 use crate::libibverbs::{self, Found};
 use metaroce::device::tree::Libraries;
-use object::Endianness;
-use object::elf::FileHeader64;
-use object::read::elf::{FileHeader, ProgramHeader};
-use std::fs;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -68,30 +64,11 @@ pub(super) fn check_libibverbs(found: Option<&Found>) -> Finding {
     }
 }
 
-/// A library that was not written to its end: the dynamic linker takes some of these, and the program crashes.
+/// A library that was not written to its end.
 pub(super) fn check_file(file: &Path) -> Option<Finding> {
-    let cure = "copy it again (if there was room on the disk), or build it: cargo build --release -p metaroce -p \
-        metaroce-shim -p metaroce-cli";
-    let wrong = match fs::read(file) {
-        Ok(bytes) if bytes.is_empty() => "is empty".to_owned(),
-        Ok(bytes) if is_whole(&bytes).is_none() => "is cut off, or no shared library".to_owned(),
-        Ok(_) => return None,
-        Err(error) => format!("cannot be read: {error}"),
-    };
+    let wrong = artefacts::broken(file)?;
     let text = format!("{} {wrong}", file.display());
-    Some(Finding::bad("libraries", text, cure))
-}
-
-/// An ELF file of which no segment and no section header is missing.
-fn is_whole(bytes: &[u8]) -> Option<()> {
-    let header = FileHeader64::<Endianness>::parse(bytes).ok()?;
-    let endian = header.endian().ok()?;
-    let segments = header.program_headers(endian, bytes).ok()?;
-    header.section_headers(endian, bytes).ok()?;
-    let all_there = segments
-        .iter()
-        .all(|segment| segment.data(endian, bytes).is_ok());
-    (all_there && !segments.is_empty()).then_some(())
+    Some(Finding::bad("libraries", text, artefacts::CURE))
 }
 
 /// What the dynamic linker says when it preloads both into a program that does nothing (this one).

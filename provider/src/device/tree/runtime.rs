@@ -2,10 +2,10 @@
 
 use super::{Contents, Node, name_of, with_root};
 use nix::unistd::Uid;
-use std::fs::{self, DirBuilder, File};
-use std::io;
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, symlink};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, SystemTime};
@@ -18,6 +18,12 @@ const REMOVABLE_AFTER: Duration = Duration::from_secs(600);
 const MAX_ATTEMPTS: u32 = 8;
 /// Others may read a tree, for a program that gives up its rights after it was started; only its owner may write.
 const MODE: u32 = 0o755;
+const FILE_MODE: u32 = 0o644;
+/// Who can write to any of it decides what code runs in this user's programs.
+const WRITTEN_BY_OTHERS: u32 = 0o022;
+/// What the owner must be able to do with a directory, and with a file.
+const OWNER: u32 = 0o700;
+const OWNER_READS: u32 = 0o400;
 /// Prefix of trees in the making, and of those that are complete.
 const UNFINISHED: &str = ".new-";
 pub(super) const FINISHED: &str = "tree-";
@@ -52,7 +58,7 @@ pub fn runtime_directory() -> io::Result<PathBuf> {
 
 /// Makes `path`, or checks that it is a directory of `user` into which nobody else can write.
 pub(super) fn own_directory(path: &Path, user: Uid) -> io::Result<()> {
-    match DirBuilder::new().mode(MODE).create(path) {
+    match make_directory(path) {
         Ok(()) => return Ok(()),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
         Err(error) => return context("cannot make the directory", path, Err(error)),
@@ -74,13 +80,40 @@ pub(super) fn own_directory(path: &Path, user: Uid) -> io::Result<()> {
             found.uid()
         ));
     }
-    if found.mode() & 0o022 != 0 {
+    if found.mode() & WRITTEN_BY_OTHERS != 0 {
         return refuse(format!(
             "can be written by other users (mode {:03o})",
             found.mode() & 0o777
         ));
     }
     Ok(())
+}
+
+/// Makes a directory into which this user can write and nobody else, whatever the umask says. One into which nobody can
+/// write would stay, and be in the way when the umask is another.
+fn make_directory(path: &Path) -> io::Result<()> {
+    DirBuilder::new().mode(MODE).create(path)?;
+    let mode = fs::symlink_metadata(path)?.mode();
+    match mode & OWNER {
+        OWNER => Ok(()),
+        _ => fs::set_permissions(path, Permissions::from_mode(mode & MODE | OWNER)),
+    }
+}
+
+/// Makes a file that this user can read and nobody else can write, whatever the umask says.
+fn make_file(path: &Path, text: &str) -> io::Result<()> {
+    let mut options = OpenOptions::new();
+    let mut file = options
+        .write(true)
+        .create_new(true)
+        .mode(FILE_MODE)
+        .open(path)?;
+    file.write_all(text.as_bytes())?;
+    let mode = file.metadata()?.mode();
+    match mode & OWNER_READS {
+        OWNER_READS => Ok(()),
+        _ => file.set_permissions(Permissions::from_mode(mode & FILE_MODE | OWNER_READS)),
+    }
 }
 
 /// Identity of the network namespace that this process is in; 0 where `/proc` does not say.
@@ -138,21 +171,45 @@ fn unfinished_name(directory: &Path) -> PathBuf {
 
 /// Writes the tree at `place`; `root` is where it will be.
 fn write(contents: &Contents, place: &Path, root: &Path) -> io::Result<()> {
-    DirBuilder::new().mode(MODE).create(place)?;
+    make_directory(place)?;
     for (path, node) in contents {
-        let path = place.join(path);
-        if let Some(parent) = path.parent() {
-            fs::create_dir_all(parent)?;
+        for parent in parents(path) {
+            match make_directory(&place.join(parent)) {
+                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+                _ => {}
+            }
         }
+        let path = place.join(path);
         match node {
-            Node::File(text) => fs::write(&path, with_root(text, root))?,
+            Node::File(text) => make_file(&path, &with_root(text, root))?,
             Node::Link(target) => symlink(target, &path)?,
         }
     }
     Ok(())
 }
 
+/// The directories above `path`, the outermost first.
+fn parents(path: &Path) -> impl Iterator<Item = &Path> {
+    let above: Vec<&Path> = path.ancestors().skip(1).collect();
+    above
+        .into_iter()
+        .rev()
+        .filter(|one| !one.as_os_str().is_empty())
+}
+
 fn is_intact(contents: &Contents, root: &Path) -> bool {
+    let is_ours = |path: &Path| {
+        fs::symlink_metadata(root.join(path))
+            .is_ok_and(|found| found.is_symlink() || found.mode() & WRITTEN_BY_OTHERS == 0)
+    };
+    contents
+        .keys()
+        .flat_map(|path| path.ancestors())
+        .all(is_ours)
+        && is_written(contents, root)
+}
+
+fn is_written(contents: &Contents, root: &Path) -> bool {
     contents.iter().all(|(path, node)| {
         let path = root.join(path);
         match node {

@@ -3,7 +3,10 @@
 use super::runtime::own_directory;
 use super::*;
 use crate::device::Interface;
+use nix::sched::{CloneFlags, unshare};
+use nix::sys::stat::{Mode, umask};
 use nix::unistd::Uid;
+use rstest::rstest;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
@@ -187,6 +190,51 @@ fn equal_trees_are_shared_different_ones_apart_and_damaged_ones_mended() {
         3,
         "nothing unfinished is left behind"
     );
+}
+
+/// Whether the owner can use all of `root`, and nobody else can write to it.
+fn is_the_owners(root: &Path) -> bool {
+    let found = fs::symlink_metadata(root).unwrap();
+    let mode = found.permissions().mode();
+    let below = |path: &Path| fs::read_dir(path).unwrap().map(|one| one.unwrap().path());
+    match () {
+        () if found.is_symlink() => true,
+        () if found.is_dir() => {
+            mode & 0o722 == 0o700 && below(root).all(|path| is_the_owners(&path))
+        }
+        () => mode & 0o422 == 0o400,
+    }
+}
+
+#[rstest]
+#[case::everything_is_allowed(0o000)]
+#[case::what_is_the_groups(0o002)]
+#[case::nothing_is_allowed(0o777)]
+#[case::the_owner_may_not_write(0o277)]
+fn whatever_the_umask_nobody_else_can_write_and_the_owner_can(#[case] mask: u32) {
+    let scratch = Scratch::new(&format!("umask-{mask:o}"));
+    let directory = scratch.0.join("metaroce-x");
+    let tree = contents(
+        &[device("metaroce0", &["10.0.0.1"])],
+        &HostDevices::default(),
+        &libraries(),
+    );
+    let make = || {
+        // A umask of its own, for this thread.
+        unshare(CloneFlags::CLONE_FS).unwrap();
+        umask(Mode::from_bits_truncate(mask));
+        own_directory(&directory, Uid::effective()).unwrap();
+        publish(&tree, &directory, 1).unwrap()
+    };
+    let root = std::thread::scope(|scope| scope.spawn(make).join().unwrap());
+    assert!(is_the_owners(&directory));
+    // One that others could write to is replaced: they may have done it.
+    for path in ["", "lib", "etc/libibverbs.d/metaroce.driver"] {
+        let path = root.join(path);
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o777)).unwrap();
+        assert_eq!(publish(&tree, &directory, 1).unwrap(), root);
+        assert!(is_the_owners(&directory), "{}", path.display());
+    }
 }
 
 #[test]
