@@ -36,6 +36,10 @@ pub(super) const STREAM_BYTES: usize = 32 << 10;
 const STREAM_NAP: Duration = Duration::from_micros(50);
 /// The same where many peers send little each: a wake-up costs as much as what came.
 const CROWD_NAP: Duration = Duration::from_micros(200);
+/// The same where all that they send are acknowledgements, for which nobody waits.
+const ACKS_NAP: Duration = Duration::from_millis(1);
+/// So long after it was heard a crowd is expected to be heard again.
+const CROWD_KEPT_NS: u64 = 100_000_000;
 /// Pause while another thread is at work, which does what there is to do; twice as long each time, so many times.
 const BUSY_NAP: Duration = Duration::from_micros(20);
 const BUSY_NAP_DOUBLINGS: u32 = 3;
@@ -57,6 +61,8 @@ pub(super) fn run(inner: &Arc<Inner>, poller: &Poller, service: Service) {
         found_busy: Cell::new(0),
         told: Cell::new(None),
         wait_failed: Cell::new(false),
+        crowd_until: Cell::new(Time::ZERO),
+        crowd_asks: Cell::new(false),
     };
     while !inner.stop.load(Ordering::Acquire) {
         if inner.presence.is_watching() {
@@ -82,6 +88,10 @@ struct Background<'a> {
     told: Cell<Option<Ready>>,
     /// Waiting failed, which was told.
     wait_failed: Cell<bool>,
+    /// Until then a crowd that was heard is expected again.
+    crowd_until: Cell<Time>,
+    /// It asks: what it sent were not only acknowledgements.
+    crowd_asks: Cell<bool>,
 }
 
 impl Background<'_> {
@@ -159,7 +169,10 @@ impl Background<'_> {
         let Some((turn, timeout)) = self.turn() else {
             let times = self.found_busy.get();
             self.found_busy.set((times + 1).min(BUSY_NAP_DOUBLINGS));
-            inner.waker.wait(BUSY_NAP * (1 << times));
+            inner.waker.wait(match self.gathers() {
+                true => ACKS_NAP,
+                false => BUSY_NAP * (1 << times),
+            });
             return;
         };
         self.found_busy.set(0);
@@ -172,8 +185,14 @@ impl Background<'_> {
         if turn.more || inner.stop.load(Ordering::Acquire) {
             return;
         }
+        if turn.crowded {
+            self.crowd_until.set(turn.began + CROWD_KEPT_NS);
+            self.crowd_asks.set(turn.asked);
+        }
         if turn.received_bytes >= STREAM_BYTES {
             inner.waker.wait(STREAM_NAP);
+        } else if self.gathers() {
+            self.wait_for_many(timeout);
         } else if turn.crowded || !self.spin(&turn) {
             let timeout = if turn.crowded {
                 // Whatever is due meanwhile is as little late.
@@ -185,6 +204,26 @@ impl Background<'_> {
             self.wait(timeout);
         }
         inner.nap.end();
+    }
+
+    /// Whether what comes is let to gather: many peers only acknowledge, and the application does not wait for an event.
+    fn gathers(&self) -> bool {
+        let expected = self.crowd_until.get() > self.inner.clock.now();
+        expected && !self.crowd_asks.get() && !self.inner.presence.was_armed()
+    }
+
+    /// Sleeps until there is something to do, and then until all who were sent something at about the same time have
+    /// acknowledged it: one turn for all of them.
+    fn wait_for_many(&self, timeout: Option<Duration>) {
+        let inner = self.inner;
+        self.wait(timeout);
+        let told = self.told.get();
+        if told.is_some_and(|ready| ready.woken || ready.can_receive_any()) {
+            // Nobody need wake it from this one.
+            inner.nap.end();
+            inner.waker.wait(ACKS_NAP);
+            self.wait(Some(Duration::ZERO));
+        }
     }
 
     /// Sleeps until there is something to do, `timeout` at most, and looks after what is not the core's business.

@@ -68,6 +68,8 @@ pub(super) struct Turn {
     pub(super) received_bytes: usize,
     /// See [`Core::is_crowded`].
     pub(super) crowded: bool,
+    /// Something came that was not an acknowledgement.
+    pub(super) asked: bool,
     /// Anything at all happened.
     pub(super) worked: bool,
     /// There may be more to do right now.
@@ -145,7 +147,15 @@ impl Core {
             turn.more |= self.send(inner, now);
             changed = true;
         }
-        let messages = self.receive(inner, now, caller, &mut turn);
+        let is_due = self.next_timeout.is_some_and(|timeout| timeout <= now);
+        let receives = match caller {
+            // What waits at any address may be the answer that somebody would ask for in vain.
+            Caller::Polling if is_due => Caller::Thorough,
+            caller => caller,
+        };
+        let others_before = self.received_others();
+        let messages = self.receive(inner, now, receives, &mut turn);
+        turn.asked = self.received_others() != others_before;
         if messages > 0 {
             now = inner.clock.now();
             self.last_received = now;
@@ -177,6 +187,12 @@ impl Core {
         turn
     }
 
+    /// Packets received that were no acknowledgements.
+    fn received_others(&self) -> u64 {
+        let acks = self.endpoint.counters().acks_received;
+        self.counters.packets_received.wrapping_sub(acks)
+    }
+
     /// Tells the core which addresses can be used, if that has changed.
     fn follow_planes(&mut self, inner: &Inner, now: Time) -> bool {
         let usable = inner.planes.usable();
@@ -195,10 +211,21 @@ impl Core {
         more
     }
 
-    /// Takes what was posted to a queue pair and transmits, unless it pays to wait for more.
+    /// Takes the requests that were posted to a queue pair and transmits, unless it pays to wait for more.
     pub(super) fn post(&mut self, inner: &Inner, now: Time, id: QpId) {
         self.streak.begin_call(&inner.presence, now);
+        self.take_requests(now, id);
+        self.send_posted(inner, now);
+    }
+
+    /// The same, and tells the core of new receives.
+    pub(super) fn post_receives(&mut self, inner: &Inner, now: Time, id: QpId) {
+        self.streak.begin_call(&inner.presence, now);
         self.drain(inner, now, id);
+        self.send_posted(inner, now);
+    }
+
+    fn send_posted(&mut self, inner: &Inner, now: Time) {
         if self.waits(inner, now) {
             self.send_due = true;
             self.streak.end_call(&inner.presence, now);
@@ -215,6 +242,17 @@ impl Core {
 
     /// Hands the requests that were posted to a queue pair to the core, and tells it of new receives.
     pub(super) fn drain(&mut self, inner: &Inner, now: Time, id: QpId) {
+        self.take_requests(now, id);
+        if self.endpoint.wants_receive_notice(id) {
+            let mut host = EngineHost {
+                memory: &inner.memory,
+                objects: &self.objects,
+            };
+            self.endpoint.receives_posted(now, id, &mut host);
+        }
+    }
+
+    fn take_requests(&mut self, now: Time, id: QpId) {
         let Some(qp) = self.objects.get(id) else {
             return;
         };
@@ -225,13 +263,6 @@ impl Core {
             self.endpoint.submit(now, id, request);
         }
         self.hold.posted(now, requests, bytes);
-        if self.endpoint.wants_receive_notice(id) {
-            let mut host = EngineHost {
-                memory: &inner.memory,
-                objects: &self.objects,
-            };
-            self.endpoint.receives_posted(now, id, &mut host);
-        }
     }
 
     /// Drains the queue pairs whose posting thread found the lock taken. True if there were any.

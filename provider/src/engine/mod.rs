@@ -50,7 +50,7 @@ use config::Settings;
 use events::Events;
 use gate::{Gate, Left};
 use metaroce_proto::endpoint::CreateQpError;
-use metaroce_proto::types::{Access, ConnectParams, QpConfig, QpId, SendParams};
+use metaroce_proto::types::{Access, ConnectParams, QpConfig, QpId, SendParams, Time};
 use metaroce_proto::wire::Qpn;
 use metaroce_udp::{Sockets, Waker};
 use nap::Nap;
@@ -264,6 +264,10 @@ impl Engine {
     /// After `post_send`: hands what was posted to the core and transmits, in this thread. If another thread is at work it
     /// will do that, before it goes or at the latest after it unlocked.
     pub fn doorbell(&self, qp: &Arc<Qp>) {
+        self.ring(qp, Core::post);
+    }
+
+    fn ring(&self, qp: &Arc<Qp>, post: fn(&mut Core, &Inner, Time, QpId)) {
         let inner = &*self.inner;
         if inner.is_foreign() {
             return;
@@ -271,7 +275,7 @@ impl Engine {
         match inner.gate.try_enter() {
             Some(mut core) => {
                 let now = inner.clock.now();
-                core.post(inner, now, qp.id());
+                post(&mut core, inner, now, qp.id());
                 inner.leave(core);
             }
             None => {
@@ -281,9 +285,9 @@ impl Engine {
         }
     }
 
-    /// After `post_recv`, when the queue had run dry: the core may owe the peer a credit, at once.
+    /// The same after `post_recv`, when the queue had run dry: the core may owe the peer a credit, at once.
     pub fn receive_doorbell(&self, qp: &Arc<Qp>) {
-        self.doorbell(qp);
+        self.ring(qp, Core::post_receives);
     }
 
     /// One bounded turn in this thread: receive, timers, events, transmit. Called by `poll_cq` on an empty queue and now

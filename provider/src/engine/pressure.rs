@@ -8,6 +8,8 @@ use metaroce_udp::{LocalIndex, MAX_LOCALS};
 
 /// Between two questions, each a system call for every address: much less than a buffer takes to fill.
 const INTERVAL_NS: u64 = 200_000;
+/// The same for each of many addresses, which have a buffer each.
+const INTERVAL_ADDRESS_NS: u64 = 50_000;
 
 /// See the file's head.
 #[derive(Debug, Default)]
@@ -22,9 +24,10 @@ impl Pressure {
         if now < self.next_at {
             return;
         }
-        self.next_at = now + INTERVAL_NS;
+        let locals = inner.sockets.local_count();
+        self.next_at = now + INTERVAL_NS.max(INTERVAL_ADDRESS_NS * locals as u64);
         let (mut fill_per_mille, mut drops) = (0, 0);
-        for index in 0..inner.sockets.local_count() {
+        for index in 0..locals {
             let Ok(fill) = inner.sockets.receive_fill(LocalIndex(index as u8)) else {
                 continue;
             };

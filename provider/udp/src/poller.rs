@@ -62,9 +62,9 @@ impl Waker {
     pub fn wait_or(&self, other: Option<BorrowedFd<'_>>, timeout: Duration) -> Wakened {
         // ppoll skips a negative descriptor.
         let other = other.map_or(-1, |fd| fd.as_raw_fd());
-        let [_, readable] = wait_readable([self.event.as_raw_fd(), other], Some(timeout));
+        let [woken, readable] = wait_readable([self.event.as_raw_fd(), other], Some(timeout));
         Wakened {
-            woken: self.clear(),
+            woken: woken && self.clear(),
             readable,
         }
     }

@@ -417,6 +417,7 @@ impl Connection {
         for block in view.stream_blocks() {
             self.handle_stream_block(cx, &block);
         }
+        self.end_waiting(cx);
     }
 
     fn packet_acked(&mut self, cx: &mut Context<'_>, segment: &crate::stream::SegmentRef) {

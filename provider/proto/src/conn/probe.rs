@@ -40,6 +40,9 @@ const STREAMS_PER_PROBE: u8 = 4;
 /// with thousands of streams, looking at all of them for each probe would take longer than the probes are apart.
 const STREAMS_PER_LOOK: usize = 256;
 
+/// Where more streams are active the end of waiting is found when the timer looks, not with an ACK.
+const STREAMS_PER_ACK: usize = 4;
+
 /// The peer may be dead: what ICMP said since it was last heard.
 #[derive(Clone, Debug)]
 pub(crate) struct Suspicion {
@@ -332,12 +335,7 @@ impl Connection {
         if !path.is_idle() || path.poll_timeout().is_none_or(|due| due > cx.now) {
             return;
         }
-        let owed = self.streams.of(List::Active).iter().any(|id| {
-            let life = cx.qps.get(*id).and_then(|qp| qp.life.as_deref());
-            life.is_some_and(|life| {
-                life.phase == Phase::Open && life.requester.waiting_since().is_some()
-            })
-        });
+        let owed = self.is_owed(cx.qps);
         // A cold connection that may send nothing waits for the answer to its announcement.
         let cold = owed && !self.window.is_warm() && self.bytes_in_flight() == 0;
         if cold || self.streams_in_turn().any(|id| wants_probe(cx.qps, id)) {
@@ -359,6 +357,26 @@ impl Connection {
         } else {
             self.waiting_path = None;
         }
+    }
+
+    /// An ACK came: if that was all that anybody waited for, nobody has to look later whether it came.
+    pub(super) fn end_waiting(&mut self, cx: &Context<'_>) {
+        let Some(at) = self.waiting_path else { return };
+        let few = self.streams.of(List::Active).len() <= STREAMS_PER_ACK;
+        if few && self.paths[at].tx.is_idle() && !self.is_owed(cx.qps) {
+            self.path_mut(at).tx.set_waiting(cx.now, false);
+            self.waiting_path = None;
+        }
+    }
+
+    /// Whether the peer owes any stream the end of a request.
+    fn is_owed(&self, qps: &QpTable) -> bool {
+        self.streams.of(List::Active).iter().any(|id| {
+            let life = qps.get(*id).and_then(|qp| qp.life.as_deref());
+            life.is_some_and(|life| {
+                life.phase == Phase::Open && life.requester.waiting_since().is_some()
+            })
+        })
     }
 
     /// A stream of ours whose packets are all acknowledged but not executed: QPN and life at the peer.

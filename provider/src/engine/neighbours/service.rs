@@ -30,7 +30,7 @@ const ANSWER_WITHIN_NS: u64 = 500_000_000;
 /// Between two looks at what others serve, and whether somebody does.
 const ASK_EVERY_NS: u64 = 5_000_000_000;
 /// A thread that does not sleep looks this often who has come, and whether there is an answer.
-const LOOK_EVERY_NS: u64 = 10_000_000;
+const LOOK_EVERY_NS: u64 = 100_000_000;
 /// Callers that wait; more are turned away, and come back.
 const BACKLOG: i32 = 64;
 

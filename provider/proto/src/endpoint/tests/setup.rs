@@ -269,3 +269,16 @@ fn an_idle_endpoint_has_nothing_to_do() {
         );
     }
 }
+
+#[test]
+fn who_was_answered_need_not_look_whether_the_answer_comes() {
+    let mut network = Network::pair(15, CALM, 1);
+    let (qp_a, qp_b) = network.connected(0, 1);
+    exchange(&mut network, (0, qp_a), (1, qp_b));
+    network.run(1_000 * MS);
+    exchange(&mut network, (0, qp_a), (1, qp_b));
+    let next = network.nodes[0].endpoint.poll_timeout();
+    // Later than any probe. What is left looks after the patience of the queue pair, and whether the connection may sleep.
+    let least = network.now + 100 * MS;
+    assert!(next.is_some_and(|at| at >= least), "{next:?}");
+}
