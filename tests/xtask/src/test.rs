@@ -88,7 +88,8 @@ fn run_tests(arguments: &Arguments, report: &mut Report) -> Result<()> {
         part.tests(&test, &[("METAROCE_E2E_QUICK", quick)])
     })?;
     // A part of the tests says nothing about the sentences.
-    if arguments.filter.is_some() {
+    if let Some(filter) = &arguments.filter {
+        report.close_empty_filter(filter);
         return Ok(());
     }
     let mut verdicts = Verdicts::default();
@@ -199,6 +200,18 @@ impl Report {
         self.parts.push(part);
         interrupt::check()?;
         result
+    }
+
+    /// A filter that no test has in its name would pass, and nothing would have been tested.
+    fn close_empty_filter(&mut self, filter: &str) {
+        let seen = |part: &Part| part.names.len() + part.failed.len() + part.skipped.len();
+        let none = self.parts.iter().map(seen).sum::<usize>() == 0;
+        if let Some(part) = self.parts.last_mut().filter(|_| none) {
+            part.failed.push(format!(
+                "no test has \"{filter}\" in its name; names of end-to-end cases have spaces (\"neighbours::8 hosts\"), those of others \
+                 underscores"
+            ));
+        }
     }
 
     /// Prints the counts, and tells whether all went well.
@@ -373,6 +386,26 @@ mod tests {
                 "metaroce (release) is not built: cargo build"
             ]
         );
+    }
+
+    #[test]
+    fn a_filter_without_tests_fails() {
+        let with = |lines: &[&str]| {
+            let build = Part {
+                passed: 1,
+                ..Part::default()
+            };
+            let mut part = Part::default();
+            lines.iter().for_each(|line| part.count(line));
+            let mut report = Report {
+                parts: vec![build, part],
+            };
+            report.close_empty_filter("8_hosts");
+            report.parts.pop().unwrap().failed
+        };
+        assert!(with(&[])[0].starts_with("no test has \"8_hosts\" in its name"));
+        assert!(with(&["test a::8_hosts ... ok"]).is_empty());
+        assert!(with(&["test a::8_hosts ... ignored, needs root"]).is_empty());
     }
 
     #[test]

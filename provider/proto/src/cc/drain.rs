@@ -106,11 +106,6 @@ impl Drain {
         self.marked_part += (f64::from(u8::from(marked)) - self.marked_part) * MARKED_GAIN;
     }
 
-    /// Other processes of the host received so many bytes of DATA packets meanwhile.
-    pub fn on_others_received(&mut self, bytes: u64) {
-        self.bytes = self.bytes.saturating_add(bytes);
-    }
-
     /// The kernel dropped datagrams at the socket.
     pub fn on_drops(&mut self, drops: u32) {
         self.drops = self.drops.saturating_add(drops);
@@ -247,17 +242,6 @@ mod tests {
         drain.on_fill(drain.since + 3_600_000_000_000, 900);
         drain.on_fill(drain.since + 1, 0);
         assert_eq!(drain.bytes_per_s(), Some(500 * MB));
-    }
-
-    #[test]
-    fn what_other_processes_take_in_is_part_of_what_the_host_does() {
-        let mut drain = drain();
-        drain.on_others_received(3_000 * MB * INTERVAL_NS / 1_000_000_000);
-        run(&mut drain, 1, 1_000, 200);
-        run(&mut drain, 1, 0, 0);
-        assert_eq!(drain.bytes_per_s(), Some(4_000 * MB));
-        drain.on_others_received(u64::MAX);
-        drain.on_received(1, false);
     }
 
     // WIRE 8.15

@@ -72,12 +72,6 @@ impl Endpoint {
         self.shared.fair_share.own(self.shared.connections)
     }
 
-    /// Bytes of DATA packets that other processes behind the same port received since the last time: what is taken out of a
-    /// queue at this endpoint's socket is a part of what the host takes in. To be told before the next pressure.
-    pub fn others_received(&mut self, bytes: u64) {
-        self.shared.drain.on_others_received(bytes);
-    }
-
     /// What the senders to other processes behind the same port want.
     pub fn set_others(&mut self, now: Time, others: Others) {
         self.shared.fair_share.set_others(others);
