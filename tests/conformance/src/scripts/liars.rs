@@ -244,7 +244,7 @@ fn control(bench: &mut Bench, at: usize) -> Result<Vec<u8>> {
                 let mut gid = Gid::from_ip(bench.place.peer);
                 let last = number(bench, 0);
                 gid.0[12..].copy_from_slice(&(0x7f00_0000 | last & 0xff_ffff).to_be_bytes());
-                let _ = hello.addresses.push(PlaneAddress {
+                hello.addresses.push(PlaneAddress {
                     gid,
                     plane: PlaneId(number(bench, 0) as u8),
                     speed_mbps: number(bench, 0) & 0xff_ffff,
