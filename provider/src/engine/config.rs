@@ -161,6 +161,17 @@ impl Settings {
     /// # Errors
     /// The first variable whose value is not allowed; the message names it, the value and what is allowed.
     pub fn from_environment() -> Result<Settings, SettingError> {
+        // Files whose names are not text would come to lie under other names.
+        for variable in [STATISTICS_VARIABLE, EVENTS_VARIABLE] {
+            if let Some(value) = std::env::var_os(variable).filter(|value| value.to_str().is_none())
+            {
+                return Err(SettingError {
+                    variable,
+                    value: value.to_string_lossy().into_owned(),
+                    allowed: "UTF-8".to_owned(),
+                });
+            }
+        }
         Settings::read(|variable| {
             std::env::var_os(variable).map(|value| value.to_string_lossy().into_owned())
         })

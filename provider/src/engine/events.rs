@@ -6,14 +6,15 @@ use super::Inner;
 use super::asked::with_core;
 use super::clock::Clock;
 use super::config::{EVENTS_VARIABLE, Settings};
+use super::output;
 use super::report::source_of;
 use metaroce_proto::telemetry::json::Json;
 use metaroce_proto::telemetry::log::Record;
 use metaroce_proto::types::Route;
 use metaroce_udp::prepare_background_thread;
 use parking_lot::Mutex;
-use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
+use std::fs::File;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::{Builder, JoinHandle};
@@ -114,7 +115,7 @@ impl Events {
             return;
         };
         // In one write: several processes may append to one file.
-        if let Err(error) = file.write_all(sink.text.as_bytes()) {
+        if let Err(error) = output::write(file, sink.text.as_bytes()) {
             log::error!("{EVENTS_VARIABLE}: no more events are written: {error}");
             sink.file = None;
         }
@@ -149,8 +150,7 @@ impl Events {
 
 /// Appends: ranks of one job may share the file.
 fn open(file: &str) -> Option<File> {
-    let opened = OpenOptions::new().create(true).append(true).open(file);
-    opened
+    output::open(file, true)
         .inspect_err(|error| log::error!("{EVENTS_VARIABLE}: cannot write {file}: {error}"))
         .ok()
 }

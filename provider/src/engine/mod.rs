@@ -20,6 +20,7 @@ mod host;
 mod models;
 mod nap;
 mod neighbours;
+mod output;
 mod planes;
 mod presence;
 mod pressure;

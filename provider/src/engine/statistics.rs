@@ -2,10 +2,9 @@
 //! the engine ends. What is in it says `report.rs`. Numbers only; nothing decides by them.
 
 use super::config::STATISTICS_VARIABLE;
+use super::output;
 use parking_lot::Mutex;
 use std::collections::HashSet;
-use std::fs::OpenOptions;
-use std::io::{self, Write as _};
 use std::time::Duration;
 
 /// What the engine counts beside the core.
@@ -66,13 +65,8 @@ pub(super) fn write(file: &str, line: &str) {
         .get_or_insert_with(HashSet::new)
         .insert(file.to_owned());
     drop(files);
-    let open = OpenOptions::new()
-        .create(true)
-        .write(true)
-        .append(begun)
-        .truncate(!begun)
-        .open(file);
-    let result: io::Result<()> = open.and_then(|mut file| file.write_all(line.as_bytes()));
+    let open = output::open(file, begun);
+    let result = open.and_then(|mut file| output::write(&mut file, line.as_bytes()));
     if let Err(error) = result {
         log::error!("{STATISTICS_VARIABLE}: cannot write {file}: {error}");
     }

@@ -34,5 +34,5 @@ pub use send::{
     IoVec, MAX_TRAIN_BYTES, MAX_TRAIN_IOVECS, MAX_TRAIN_SEGMENTS, SendError, SendFailure,
 };
 pub use shared::{SharedMemory, receive_descriptor, send_descriptor};
-pub use signals::signals_that_wait;
+pub use signals::{signals_that_wait, without_signals_of_writing};
 pub use sockets::{LocalIndex, MAX_LOCALS, ReceiveFill, Sockets, SourceSlot, can_bind};

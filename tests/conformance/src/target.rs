@@ -201,6 +201,24 @@ impl Target {
             .with_context(|| format!("no number {field} in the answer {answer} to `{line}`"))
     }
 
+    /// Memory of its process that is in use, if it is ours.
+    ///
+    /// # Errors
+    /// It has ended.
+    pub fn resident_bytes(&self) -> Result<Option<u64>> {
+        if self.launcher.is_none() {
+            return Ok(None);
+        }
+        let file = format!("/proc/{}/status", self.child.id());
+        let text = std::fs::read_to_string(&file).with_context(|| format!("no {file}"))?;
+        let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let kib = line.and_then(|line| line.trim().strip_suffix(" kB"));
+        let kib: u64 = kib
+            .with_context(|| format!("no VmRSS in {file}"))?
+            .parse()?;
+        Ok(Some(kib * 1024))
+    }
+
     /// Makes a queue pair in INIT; `more` are further words. Its number at the target, and its QPN.
     ///
     /// # Errors

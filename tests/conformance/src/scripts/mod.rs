@@ -1,6 +1,7 @@
 //! The scripts, by chapters of WIRE.md.
 
 mod acks;
+mod liars;
 mod lives;
 mod losses;
 mod moves;
@@ -32,6 +33,7 @@ pub fn all() -> Vec<Script> {
         visibility::SCRIPTS,
         rates::SCRIPTS,
         safety::SCRIPTS,
+        liars::SCRIPTS,
         lives::SCRIPTS,
     ]
     .concat()
