@@ -218,7 +218,18 @@ impl Endpoint {
         }
         self.arm_touched();
         while let Some(index) = self.timers.pop_due(now) {
-            self.on_connection(now, index, |connection, cx| connection.handle_timeout(cx));
+            let dead = self.on_connection(now, index, |connection, cx| {
+                connection.handle_timeout(cx);
+                let dead = connection.is_proved_dead(cx.now);
+                if dead {
+                    connection.tell_unreachable(cx.shared);
+                }
+                dead
+            });
+            if dead == Some(true) {
+                self.shared.counters.connections_lost += 1;
+                self.bury(now, index, Ending::Unreachable);
+            }
         }
         self.tell_grants(now);
         self.arm_touched();
@@ -233,17 +244,9 @@ impl Endpoint {
     ) {
         let indices: SmallVec<[ConnectionIndex; 8]> = self.connections.indices().collect();
         for index in indices {
-            let dead = self.on_connection(now, index, |connection, cx| {
-                let dead = connection.handle_unreachable(cx, destination, source);
-                if dead {
-                    connection.tell_unreachable(cx.shared);
-                }
-                dead
+            self.on_connection(now, index, |connection, cx| {
+                connection.handle_unreachable(cx, destination, source);
             });
-            if dead == Some(true) {
-                self.shared.counters.connections_lost += 1;
-                self.bury(now, index, Ending::Unreachable);
-            }
         }
     }
 

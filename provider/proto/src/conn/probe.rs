@@ -13,12 +13,11 @@ use crate::path::entropy::Lane;
 use crate::path::{Bare, PROBE_CEILING_NS, PathAction};
 use crate::telemetry::log::{MoveCause, What};
 use crate::train::Train;
-use crate::types::{QpId, Route, SourceSlot, Time};
+use crate::types::{Driving, QpId, Route, SourceSlot, Time};
 use crate::wire::{Qpn, Token};
 
-/// Routes that must all be reported unreachable, one at least of each plane in use, with nothing heard of the peer, before it
-/// is taken for dead. What counts is any packet's error: a train that met a dead peer may have used up the errors that its
-/// kernel sends.
+/// Routes that must all be reported unreachable, one at least of each plane in use, before the silence that follows proves the
+/// peer dead. What counts is any packet's error: a train that met a dead peer may have used up the errors that its kernel sends.
 const SUSPICION_ROUTES: usize = 3;
 
 /// A suspicion that is not confirmed is forgotten after this. Kernels send few errors after a burst, about one a second.
@@ -26,6 +25,11 @@ const SUSPICION_NS: u64 = 10_000_000_000;
 
 /// The probes are repeated when an error comes so long after them.
 const SUSPICION_PROBES_NS: u64 = 100_000_000;
+
+/// After that a peer that is alive has so long to answer the probes, and two round trips more: a few forged errors, or a
+/// firewall that rejects for a moment, end nothing.
+const ANSWER_NS: u64 = 10_000_000;
+const ANSWER_BUSY_NS: u64 = 100_000;
 
 /// Least silence before the peer is asked whether it knows the connection, and between two such questions.
 const ASK_INTERVAL_NS: u64 = 400_000;
@@ -52,6 +56,8 @@ pub(crate) struct Suspicion {
     /// Routes that a probe has to be sent on.
     to_probe: SmallVec<[Route; SUSPICION_ROUTES]>,
     probed_at: Time,
+    /// Enough was reported: if nothing is heard until then, the peer is dead.
+    proves_at: Option<Time>,
 }
 
 impl Suspicion {
@@ -401,21 +407,26 @@ impl Connection {
 
     // ---- Is the peer there? ----
 
-    /// An ICMP error says that nobody listens at `destination`. True if that proves the peer dead.
+    /// An ICMP error says that nobody listens at `destination`: the peer is asked, and [`Self::is_proved_dead`] when it should
+    /// have answered.
     pub(crate) fn handle_unreachable(
         &mut self,
         cx: &mut Context<'_>,
         destination: SocketAddr,
         source: Option<SourceSlot>,
-    ) -> bool {
+    ) {
         let concerns = self
             .routes
             .lanes()
             .iter()
             .any(|lane| lane.destination == destination);
         if !concerns || !self.is_open() {
-            return false;
+            return;
         }
+        let answer_ns = match cx.shared.config.driving {
+            Driving::Sockets => ANSWER_NS,
+            Driving::Busy => ANSWER_BUSY_NS,
+        } + 2 * self.window.min_rtt_ns().unwrap_or(0);
         let all_routes =
             self.routes.lanes().len() * usize::from(cx.shared.config.source_slots.max(1));
         let fresh = || {
@@ -424,6 +435,7 @@ impl Connection {
                 reported: SmallVec::new(),
                 to_probe: SmallVec::new(),
                 probed_at: Time::ZERO,
+                proves_at: None,
             })
         };
         let suspicion = match &mut self.suspicion {
@@ -436,29 +448,51 @@ impl Connection {
         let routes = &self.routes;
         let in_use = |lane: &&Lane| self.paths.iter().any(|path| lane.has(&path.route));
         let everywhere = (routes.open().filter(in_use)).all(|lane| suspicion.is_reported(lane));
-        if everywhere && suspicion.reported.len() >= SUSPICION_ROUTES.min(all_routes) {
-            return true;
+        let enough = everywhere && suspicion.reported.len() >= SUSPICION_ROUTES.min(all_routes);
+        let newly_enough = enough && suspicion.proves_at.is_none();
+        if newly_enough {
+            suspicion.proves_at = Some(cx.now + answer_ns);
         }
-        if suspicion.to_probe.is_empty()
-            && cx.now.since_ns(suspicion.probed_at) >= SUSPICION_PROBES_NS
-        {
-            suspicion.probed_at = cx.now;
-            // Each plane that says nothing, then whatever else there is.
-            let planes = routes.open().filter(|lane| !suspicion.is_reported(lane));
-            let mut to_probe: SmallVec<[Route; SUSPICION_ROUTES]> =
-                planes.map(|lane| routes.over(lane, 0)).collect();
-            for route in (0..all_routes).map(|turn| routes.nth(turn)) {
-                if to_probe.len() >= SUSPICION_ROUTES {
-                    break;
-                }
-                let reported = (route.destination, Some(route.source));
-                if !suspicion.reported.contains(&reported) && !to_probe.contains(&route) {
-                    to_probe.push(route);
-                }
+        let repeats = cx.now.since_ns(suspicion.probed_at) >= SUSPICION_PROBES_NS;
+        if !suspicion.to_probe.is_empty() || !(newly_enough || repeats) {
+            return;
+        }
+        suspicion.probed_at = cx.now;
+        // Each plane that says nothing, then routes that said nothing, then whatever there is.
+        let planes = routes.open().filter(|lane| !suspicion.is_reported(lane));
+        let mut to_probe: SmallVec<[Route; SUSPICION_ROUTES]> =
+            planes.map(|lane| routes.over(lane, 0)).collect();
+        let all = || (0..all_routes).map(|turn| routes.nth(turn));
+        let is_new = |route: &Route| {
+            let reported = (route.destination, Some(route.source));
+            !suspicion.reported.contains(&reported)
+        };
+        for route in all().filter(is_new).chain(all()) {
+            if to_probe.len() >= SUSPICION_ROUTES {
+                break;
             }
-            suspicion.to_probe = to_probe;
+            if !to_probe.contains(&route) {
+                to_probe.push(route);
+            }
         }
-        false
+        suspicion.to_probe = to_probe;
+    }
+
+    /// When the peer should have answered, if enough of its routes were reported.
+    pub(super) fn proved_dead_at(&self) -> Option<Time> {
+        self.suspicion.as_ref()?.proves_at
+    }
+
+    /// Whether what ICMP said, and the silence since, prove the peer dead (WIRE 3.18).
+    pub(crate) fn is_proved_dead(&self, now: Time) -> bool {
+        self.is_open() && self.proved_dead_at().is_some_and(|at| at <= now)
+    }
+
+    /// For `ns` this end did not listen.
+    pub(super) fn excuse_suspicion(&mut self, ns: u64) {
+        if let Some(suspicion) = &mut self.suspicion {
+            suspicion.proves_at = suspicion.proves_at.map(|at| at + ns);
+        }
     }
 
     /// A probe of the suspicion is due.

@@ -49,6 +49,7 @@ impl Connection {
             self.spread.at(),
             self.sizes.search_at(),
             self.sleep_at,
+            self.proved_dead_at(),
             self.paths_due(),
         ];
         for other in others {
@@ -198,6 +199,7 @@ impl Connection {
     /// For `ns` this end neither asked nor listened: that is no silence of the peer (WIRE 3.22).
     fn excuse_absence(&mut self, cx: &mut Context<'_>, ns: u64) {
         self.last_heard = cx.now.min(self.last_heard + ns);
+        self.excuse_suspicion(ns);
         if let Some(narrow) = &mut self.narrow {
             narrow.excuse(cx.now, ns);
         }

@@ -54,6 +54,11 @@ const SLOW_DIVISOR: f64 = 10.0;
 /// `recover_us`, from the fault until what is placed and what completes is 97 % of what the links of the other planes carry
 /// (NaN if it never is), and `errors`, queue pairs and connections that failed.
 pub(super) fn death(options: &Options) -> Result<Measured, String> {
+    if options.planes < 2 && options.what != What::Spine {
+        return Err(
+            "of one plane nothing is left that could recover: --planes must be 2 or more".into(),
+        );
+    }
     let planes = f64::from(options.planes);
     let shape = match options.what {
         What::Spine => Shape::LeafSpine {

@@ -1,5 +1,7 @@
 //! Peers that die, leave, come back; queue pairs that fail: every work request completes, within its bound.
 
+use std::net::SocketAddr;
+
 use rstest::rstest;
 
 use super::network::*;
@@ -56,7 +58,7 @@ fn a_silent_peer_fails_the_work_within_the_bound(
     assert!(network.run_until(2 * PATIENCE, |network| network.nodes[0].sends.len() == 5));
     let took = network.now.since_ns(start);
     if icmp {
-        assert!(took < MS, "{took}");
+        assert!(took < 20 * MS, "{took}");
     } else {
         assert!((PATIENCE..PATIENCE + 50 * MS).contains(&took), "{took}");
     }
@@ -78,6 +80,35 @@ fn a_silent_peer_fails_the_work_within_the_bound(
     assert_eq!(statuses(&network, 0).last(), Some(&Status::Flushed));
     network.run(3_000 * MS);
     assert!(network.nodes[0].failures.len() == 1);
+}
+
+// WIRE 3.18
+/// Errors that somebody forges, or a firewall sends that rejects for a moment, for every route at once.
+#[rstest]
+fn errors_alone_end_nothing(#[values(false, true)] idle: bool, #[values(1, 2)] planes: u8) {
+    let (mut network, a, write) = ready_to_write(113, planes, 200_000);
+    if idle {
+        network.run(10 * MS);
+    } else {
+        network.submit(0, a, 1, write, gather(6, 0, 200_000));
+        network.run(50_000);
+    }
+    let (now, port) = (network.now, network.nodes[1].port);
+    let peers: Vec<SocketAddr> = (network.nodes[1].addresses.iter())
+        .map(|address| SocketAddr::new(*address, port))
+        .collect();
+    for (to, slot) in peers
+        .iter()
+        .flat_map(|to| (0..32).map(move |slot| (to, slot)))
+    {
+        let endpoint = &mut network.nodes[0].endpoint;
+        endpoint.handle_unreachable(now, *to, Some(SourceSlot(slot)));
+    }
+    network.run(1_000 * MS);
+    network.submit(0, a, 2, write, gather(6, 0, 200_000));
+    network.run(100 * MS);
+    assert!(network.nodes[0].unreachable.is_empty());
+    assert_eq!(statuses(&network, 0).last(), Some(&Status::Success));
 }
 
 // WIRE 3.18
@@ -435,7 +466,7 @@ fn a_late_hello_of_a_process_that_is_gone_costs_nobody_its_peer() {
     });
     assert!(known);
     let [from, to] = [1, 0].map(|node: usize| {
-        std::net::SocketAddr::new(network.nodes[node].addresses[0], network.nodes[node].port)
+        SocketAddr::new(network.nodes[node].addresses[0], network.nodes[node].port)
     });
     let id = |network: &Network| {
         let mut ours = network.nodes[0].endpoint.connections();
