@@ -103,6 +103,7 @@ impl World {
                 break;
             };
             node.inbox_bytes -= datagram.buffer_bytes();
+            self.senders.push(datagram.from);
             let meta = RxMeta {
                 local: LocalIndex(datagram.plane),
                 source: datagram.source(),
@@ -144,6 +145,12 @@ impl World {
             let fill_per_mille = node.fill_per_mille();
             node.endpoint
                 .set_receive_pressure(now, fill_per_mille, drops);
+        }
+        // Who closes says so again and again, and is heard as long as it does.
+        for from in self.senders.drain(..) {
+            if self.nodes[from.0].life != Life::Up {
+                self.echoes.insert((id, from), now);
+            }
         }
         self.check_grants_kept(id);
         count

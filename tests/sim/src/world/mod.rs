@@ -20,7 +20,7 @@ use crate::checker::{Grants, Ledger};
 use crate::exchange::Progress;
 use crate::fabric::{Change, Hop, Links, Loss, Next};
 use crate::network::Datagram;
-use crate::node::{Life, Node};
+use crate::node::Node;
 use crate::program::{Lease, Program, State};
 use crate::report::{Completion, Outcome, Sample};
 use crate::scenario::{Fault, Scenario};
@@ -105,8 +105,10 @@ pub struct World {
     sample_ns: u64,
     samples: Vec<Sample>,
     resting_paths: usize,
-    /// When a node last got a packet of a sender that was closing or dead by then, by receiver and sender.
+    /// When a node last read a packet of a sender that was closing or dead by then, by receiver and sender.
     echoes: HashMap<(NodeId, NodeId), Time>,
+    /// Senders of the packets that are just read.
+    senders: Vec<NodeId>,
     /// A program that was not done when they were asked last: most likely it still is not.
     busy: usize,
 }
@@ -185,6 +187,7 @@ impl World {
             samples: Vec::new(),
             resting_paths: 0,
             echoes: HashMap::new(),
+            senders: Vec::new(),
             busy: 0,
         };
         if scenario.carry_payloads || show.events {
@@ -359,7 +362,7 @@ impl World {
             .echoes
             .get(&(program.node, self.programs[program.peer.0].node));
         if let Some(heard) = echo.copied().filter(|heard| *heard > since) {
-            // A slow link still brought what the peer sent before: silence began only then.
+            // A slow link still brought what the peer sent before, or a slow host read it: silence began only then.
             let patience_ns = program.workload.patience_ns();
             self.schedule(heard + patience_ns * 5 / 4, What::Overdue(agent, heard));
             return;
@@ -425,14 +428,10 @@ impl World {
         if !fits {
             return;
         }
-        let (from, to) = (datagram.from, datagram.to);
+        let to = datagram.to;
         let node = &mut self.nodes[to.0];
         node.inbox.push_back(datagram);
         let wake_ns = node.config.wake_ns;
-        // Who closes says so again and again, and is heard as long as it does.
-        if self.nodes[from.0].life != Life::Up {
-            self.echoes.insert((to, from), self.now);
-        }
         let delay_ns = if wake_ns > 0 {
             self.rng.next_u64() % (wake_ns + 1)
         } else {
