@@ -44,7 +44,7 @@ pub(crate) fn run(devices: Option<&str>, command: &[OsString]) -> ExitCode {
     let name = program.to_string_lossy();
     match error.kind() {
         io::ErrorKind::NotFound => {
-            eprintln!("metaroce: {name}: command not found{}", hint(&name));
+            eprintln!("metaroce: {}", not_found(&name));
             ExitCode::from(NOT_FOUND)
         }
         _ => {
@@ -54,8 +54,16 @@ pub(crate) fn run(devices: Option<&str>, command: &[OsString]) -> ExitCode {
     }
 }
 
+/// That there is no such program.
+pub(crate) fn not_found(program: &str) -> String {
+    match program {
+        "" => "the name of the program is empty".to_owned(),
+        name => format!("{name}: command not found{}", hint(name)),
+    }
+}
+
 /// Which package a well-known program comes in.
-pub(crate) fn hint(program: &str) -> &'static str {
+fn hint(program: &str) -> &'static str {
     match program {
         name if name.starts_with("ibv_") => " (Debian: apt install ibverbs-utils)",
         name if name.starts_with("ib_") || name == "raw_ethernet_bw" => {

@@ -39,7 +39,7 @@ pub(super) fn find(command: &OsStr, path: &OsStr) -> Result<PathBuf, Finding> {
     executable.next().ok_or_else(|| {
         Finding::bad(
             "program",
-            format!("{name}: command not found{}", run::hint(&name)),
+            run::not_found(&name),
             "install it, or name its path",
         )
     })

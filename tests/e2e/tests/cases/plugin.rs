@@ -287,7 +287,7 @@ fn messages(bench: &Bench) -> Result<()> {
     let artefacts = bench.artefacts()?;
     /// Variable, value, program, exit status, text on stderr.
     type Expected = (&'static str, &'static str, &'static str, i32, &'static str);
-    let expected: [Expected; 7] = [
+    let expected: [Expected; 8] = [
         (
             "METAROCE_DEVICES",
             "nosuch0",
@@ -323,6 +323,13 @@ fn messages(bench: &Bench) -> Result<()> {
             "ib_no_such_program",
             127,
             "command not found (Debian: apt install perftest)",
+        ),
+        (
+            "METAROCE_DEVICES",
+            "lo",
+            "",
+            127,
+            "the name of the program is empty",
         ),
         (
             "METAROCE_DEVICES",
