@@ -192,6 +192,11 @@ impl World {
 
     /// A send completion was polled.
     pub(crate) fn on_send_done(&mut self, node: NodeId, done: &SendDone) {
+        if done.status == Status::RetryExceeded
+            && let Some(agent) = self.ledger.agent_of(node, done.qp)
+        {
+            self.excuse_silence(agent);
+        }
         let look = Look {
             node,
             memory: &self.nodes[node.0].memory,

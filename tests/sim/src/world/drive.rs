@@ -148,6 +148,7 @@ impl World {
         }
         // Who closes says so again and again, and is heard as long as it does.
         for from in self.senders.drain(..) {
+            self.silence.heard(id, from, now);
             if self.nodes[from.0].life != Life::Up {
                 self.echoes.insert((id, from), now);
             }
@@ -337,6 +338,7 @@ impl World {
             };
             let datagram = self.pack(datagram, &bytes);
             self.note(Fate::Sent, &datagram);
+            self.silence.asked(id, to);
             self.send_datagram(datagram);
         }
         self.gathered = bytes;

@@ -8,11 +8,12 @@ mod agenda;
 mod drive;
 mod faults;
 mod found;
+mod silence;
 
 use std::collections::HashMap;
 
 use metaroce_proto::telemetry::Counters;
-use metaroce_proto::types::{SourceSlot, Time};
+use metaroce_proto::types::{SourceSlot, Status, Time};
 use rand::rngs::SmallRng;
 use rand::{RngCore, SeedableRng};
 
@@ -28,6 +29,7 @@ use crate::trace::{Fate, Seen, Show, Trace};
 use crate::wires::Wires;
 use crate::{AgentId, NodeId};
 use agenda::Agenda;
+use silence::Silence;
 
 /// After the last completion everything must be acknowledged, closed and quiet within this time: a few of the longest
 /// probe intervals and retries of set-up and end.
@@ -109,6 +111,7 @@ pub struct World {
     echoes: HashMap<(NodeId, NodeId), Time>,
     /// Senders of the packets that are just read.
     senders: Vec<NodeId>,
+    silence: Silence,
     /// A program that was not done when they were asked last: most likely it still is not.
     busy: usize,
 }
@@ -161,6 +164,7 @@ impl World {
                 )
             })
             .collect();
+        let silence = Silence::new(count, start);
         let mut world = Self {
             now: start,
             nodes,
@@ -188,6 +192,7 @@ impl World {
             resting_paths: 0,
             echoes: HashMap::new(),
             senders: Vec::new(),
+            silence,
             busy: 0,
         };
         if scenario.carry_payloads || show.events {
@@ -371,6 +376,19 @@ impl World {
             "{agent}: {pending} requests are still pending 1.25 × its bound after its peer died"
         );
         self.ledger.violate(self.now, what);
+    }
+
+    /// A request of `agent` that ended with RETRY_EXC did so rightly if its host heard nothing for its bound; its peer then
+    /// learns that it failed.
+    pub(crate) fn excuse_silence(&mut self, agent: AgentId) {
+        let program = &self.programs[agent.0];
+        let (node, peer) = (program.node, program.peer);
+        let (other, bound_ns) = (self.programs[peer.0].node, program.workload.patience_ns());
+        if self.silence.excuses(node, other, self.now, bound_ns) {
+            self.ledger.allow(agent, Status::RetryExceeded);
+            self.ledger.allow(peer, Status::RetryExceeded);
+            self.ledger.allow(peer, Status::Flushed);
+        }
     }
 
     /// A datagram is at the last switch of the network.
