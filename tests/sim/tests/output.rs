@@ -58,6 +58,7 @@ fn wrong_arguments_are_refused_by_what_is_wrong_with_them() {
             "--congestion is metaroce's",
         ),
         (&["plane-death", "--planes", "1"], "--planes must be 2"),
+        (&["calm", "loss"], "calm is too much"),
     ] {
         let (right, _, said) = sim(arguments);
         assert!(!right && said.contains(complaint), "{arguments:?}: {said}");

@@ -7,10 +7,10 @@ use object::Endianness;
 use object::elf::{ET_DYN, ET_EXEC, FileHeader64, PT_INTERP};
 use object::read::elf::{FileHeader, ProgramHeader};
 use std::ffi::{OsStr, OsString};
-use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 /// Interpreters of scripts that are scripts themselves, one behind the other: the kernel's limit.
 const MAX_SCRIPTS: usize = 4;
@@ -51,11 +51,11 @@ pub(super) fn examine(path: &Path, depth: usize) -> Finding {
     let (bytes, metadata) = match (fs::read(path), fs::metadata(path)) {
         (Ok(bytes), Ok(metadata)) => (bytes, metadata),
         (Err(error), _) | (_, Err(error)) => {
-            return Finding::bad(
-                check,
-                format!("{name} cannot be read: {error}"),
-                "name another program, or change its mode",
-            );
+            let cure = match error.kind() {
+                io::ErrorKind::PermissionDenied => "change its mode, or name another program",
+                _ => "name another program",
+            };
+            return Finding::bad(check, format!("{name} cannot be read: {error}"), cure);
         }
     };
     if let Some(interpreter) = interpreter_of_script(&bytes) {

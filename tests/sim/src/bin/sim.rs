@@ -235,6 +235,11 @@ fn measure(scenario: &Measuring, options: &performance::Options, json: bool) -> 
 fn refuse_runs_options(matches: &ArgMatches, scenario: &str) -> Result<()> {
     let given =
         |arg: &&Arg| matches.value_source(arg.get_id().as_str()) == Some(ValueSource::CommandLine);
+    if let Some(name) = matches.get_one::<String>("name") {
+        return Err(anyhow!(
+            "{scenario} measures and takes no other scenario: {name} is too much"
+        ));
+    }
     let runs = Runs::augment_args(Command::new("runs"));
     match runs.get_arguments().find(given).and_then(Arg::get_long) {
         Some(option) => Err(anyhow!(
