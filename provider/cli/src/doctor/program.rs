@@ -7,10 +7,11 @@ use object::Endianness;
 use object::elf::{ET_DYN, ET_EXEC, FileHeader64, PT_INTERP};
 use object::read::elf::{FileHeader, ProgramHeader};
 use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::{fs, io};
 
 /// Interpreters of scripts that are scripts themselves, one behind the other: the kernel's limit.
 const MAX_SCRIPTS: usize = 4;

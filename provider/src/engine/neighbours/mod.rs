@@ -5,7 +5,7 @@
 //! receive, each is kept from its socket for longer than an interval of the drain's measurement, takes the queue that gathered
 //! for its drain, and divides that; eight processes on two processors came from 13 Gb/s down to 2. Nor does a drain help that
 //! somebody states: a sender that waits for a processor loses the turns of its grant meanwhile, and eight processes that send
-//! over a link of 2 Gb/s, on the same two processors, used a third of it. There a host is better off with a lone sender's
+//! over a link of 2 Gb/s, on the same two processors, used 22 to 37 % of it. There a host is better off with a lone sender's
 //! freedom in each process.
 //!
 //! [`Neighbours`] is asked after each receive, like `pressure.rs`, and looks at the shared [`Table`] at most every

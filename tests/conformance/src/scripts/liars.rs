@@ -108,8 +108,7 @@ fn data(bench: &mut Bench, at: usize, region: &Region) -> Vec<u8> {
         bench.stream(at).msn = Msn(msn.wrapping_add(1));
     }
     let offset = match bytes {
-        8 | 16 => 0,
-        0 => 0,
+        0 | 8 | 16 => 0,
         _ => number(bench, 0).min(message - bytes),
     };
     let address = number(bench, 0);

@@ -148,10 +148,8 @@ impl World {
         }
         // Who closes says so again and again, and is heard as long as it does.
         for from in self.senders.drain(..) {
-            self.silence.heard(id, from, now);
-            if self.nodes[from.0].life != Life::Up {
-                self.echoes.insert((id, from), now);
-            }
+            let is_gone = self.nodes[from.0].life != Life::Up;
+            self.silence.heard(id, from, now, is_gone);
         }
         self.check_grants_kept(id);
         count

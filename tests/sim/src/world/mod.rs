@@ -107,8 +107,6 @@ pub struct World {
     sample_ns: u64,
     samples: Vec<Sample>,
     resting_paths: usize,
-    /// When a node last read a packet of a sender that was closing or dead by then, by receiver and sender.
-    echoes: HashMap<(NodeId, NodeId), Time>,
     /// Senders of the packets that are just read.
     senders: Vec<NodeId>,
     silence: Silence,
@@ -190,7 +188,6 @@ impl World {
             sample_ns: scenario.sample_ns,
             samples: Vec::new(),
             resting_paths: 0,
-            echoes: HashMap::new(),
             senders: Vec::new(),
             silence,
             busy: 0,
@@ -363,10 +360,9 @@ impl World {
             self.schedule(resumed + patience_ns * 5 / 4, What::Overdue(agent, resumed));
             return;
         }
-        let echo = self
-            .echoes
-            .get(&(program.node, self.programs[program.peer.0].node));
-        if let Some(heard) = echo.copied().filter(|heard| *heard > since) {
+        let peer = self.programs[program.peer.0].node;
+        let heard = self.silence.heard_gone(program.node, peer);
+        if let Some(heard) = heard.filter(|heard| *heard > since) {
             // A slow link still brought what the peer sent before, or a slow host read it: silence began only then.
             let patience_ns = program.workload.patience_ns();
             self.schedule(heard + patience_ns * 5 / 4, What::Overdue(agent, heard));

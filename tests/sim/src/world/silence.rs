@@ -1,6 +1,7 @@
-//! Who has heard nothing of whom although it asked: what the bound of a queue pair is for (WIRE 3.22). Where links lose half of
-//! all packets and one host of many sends a few a bound, every answer of a bound gets lost now and then, and a request that ends
-//! with RETRY_EXC is right. One whose endpoint did not ask often enough is not.
+//! Who has heard nothing of whom, and since when: what the bound of a queue pair is for (WIRE 3.22). Where links lose half of all
+//! packets and one host of many sends a few a bound, every answer of a bound gets lost now and then, and a request that ends with
+//! RETRY_EXC is right. One whose endpoint did not ask often enough is not. And from a peer that is gone packets may still come:
+//! its silence begins after the last of them.
 
 use metaroce_proto::types::Time;
 
@@ -21,6 +22,8 @@ struct Pair {
     heard_at: Time,
     /// Packets sent since.
     asked: u32,
+    /// When a packet was last read while its sender was closing or dead.
+    gone_heard_at: Option<Time>,
 }
 
 impl Silence {
@@ -28,6 +31,7 @@ impl Silence {
         let pair = Pair {
             heard_at: start,
             asked: 0,
+            gone_heard_at: None,
         };
         Self {
             nodes,
@@ -44,12 +48,19 @@ impl Silence {
         self.pair(listener, other).asked += 1;
     }
 
-    /// `listener` read a packet of `other`.
-    pub(super) fn heard(&mut self, listener: NodeId, other: NodeId, now: Time) {
-        *self.pair(listener, other) = Pair {
-            heard_at: now,
-            asked: 0,
-        };
+    /// `listener` read a packet of `other`, which was closing or dead by then if it `is_gone`.
+    pub(super) fn heard(&mut self, listener: NodeId, other: NodeId, now: Time, is_gone: bool) {
+        let pair = self.pair(listener, other);
+        pair.heard_at = now;
+        pair.asked = 0;
+        if is_gone {
+            pair.gone_heard_at = Some(now);
+        }
+    }
+
+    /// When `listener` last read a packet of `other` that was closing or dead by then.
+    pub(super) fn heard_gone(&mut self, listener: NodeId, other: NodeId) -> Option<Time> {
+        self.pair(listener, other).gone_heard_at
     }
 
     /// Whether `listener` may give `other` up, having heard nothing for `bound_ns`.
@@ -79,7 +90,7 @@ mod tests {
         assert!(silence.excuses(a, b, at(100), 100));
         assert!(!silence.excuses(a, b, at(99), 100), "too early");
         assert!(!silence.excuses(b, a, at(100), 100), "the other did not");
-        silence.heard(a, b, at(50));
+        silence.heard(a, b, at(50), false);
         (0..LEAST_ASKED).for_each(|_| silence.asked(a, b));
         assert!(!silence.excuses(a, b, at(100), 100), "it heard something");
         assert!(silence.excuses(a, b, at(150), 100));
