@@ -1,6 +1,7 @@
 //! Begin and end of a connection: HELLO, CLOSE (WIRE 3.1 to 3.6, 3.19). Symmetric: both ends send HELLO until the other
 //! has shown that it knows their id, and simultaneous opening is the normal case. A HELLO that contradicts what is
-//! known (a restarted peer) is answered with a fresh id and changes nothing until that id comes back.
+//! known (a restarted peer, or a late word of one that is gone) is answered with a fresh id and changes nothing until
+//! that id comes back.
 
 use crate::conn::route::Routes;
 use crate::conn::streams::List;
@@ -33,11 +34,8 @@ pub(crate) enum HelloVerdict {
     Taken,
     /// It contradicts the connection, or cannot be used: the rest of the packet is void.
     Void,
-    /// The restarted peer has shown that it knows its fresh id: this connection is over, the candidate takes its place.
+    /// The other incarnation has shown that it knows its fresh id: this connection is over, the candidate takes its place.
     Replace(Candidate),
-    /// Another incarnation than the one that was told our id, before the connection was open: one with a fresh id takes
-    /// its place, which the HELLO is for.
-    StartOver,
 }
 
 /// The HELLO of a connection, or to a candidate that may take its place.
@@ -88,7 +86,7 @@ impl Connection {
         match (self.state, same) {
             // One of the two is gone, and which one does not show: a late HELLO of the old one may come last. With one id
             // for both, the streams of the new one would be opened on a connection that takes it for the old one.
-            (State::Opening, _) if told_another => HelloVerdict::StartOver,
+            (State::Opening, _) if told_another => self.handle_stranger(cx, &identity),
             (State::Opening, _) => {
                 if same {
                     self.hello_retry.hasten(cx.now);
@@ -137,8 +135,12 @@ impl Connection {
 
     /// A HELLO of another incarnation, or of a connection that the peer began anew.
     fn handle_stranger(&mut self, cx: &mut Context<'_>, identity: &HelloIdentity) -> HelloVerdict {
+        // Before the connection is open an incarnation keeps its fresh id whatever it calls itself: two ends that both took
+        // a late HELLO for their peer's would else answer each fresh id of the other by a fresh one, for ever.
+        let opening = self.state == State::Opening;
         let known = self.candidate.filter(|candidate| {
-            candidate.peer_id == identity.my_id && candidate.incarnation == identity.incarnation
+            (candidate.peer_id == identity.my_id || opening)
+                && candidate.incarnation == identity.incarnation
         });
         if let Some(candidate) = known
             && identity.echo == candidate.fresh_id
@@ -168,6 +170,8 @@ impl Connection {
     fn learn(&mut self, cx: &mut Context<'_>, hello: &Hello) {
         let config = &cx.shared.config;
         self.peer.id = hello.identity.my_id;
+        self.several_ids |= self.learnt_id.is_known() && self.learnt_id != self.peer.id;
+        self.learnt_id = self.peer.id;
         self.peer.incarnation = hello.identity.incarnation;
         self.peer.message_span = hello.message_span;
         self.peer.packet_span = hello.packet_span;
@@ -186,10 +190,11 @@ impl Connection {
         self.plane_check_owed |= self.has_lane_to_try();
     }
 
-    /// A packet that bears our id came from the peer: it knows us (WIRE 3.3).
+    /// A packet that bears our id came from the peer: it knows us (WIRE 3.3). Where HELLOs with several ids came, one of
+    /// them is a late one, and only a HELLO tells which.
     pub(crate) fn on_id_shown(&mut self, cx: &mut Context<'_>) {
         self.heard(cx.now);
-        if self.state == State::Opening && self.peer.id.is_known() {
+        if self.state == State::Opening && self.peer.id.is_known() && !self.several_ids {
             self.open(cx);
         }
     }

@@ -1,6 +1,7 @@
 //! Begin and end of streams: OPEN, SHUT, and what becomes of work requests when the peer is gone (WIRE 3.7 to 3.15,
 //! 3.21). A life is attached to its connection from RTR to RESET; it may send when the peer has echoed its token.
 
+use crate::conn::pmtu::UNSUSPECTED_PACKET_BYTES;
 use crate::conn::streams::List;
 use crate::conn::{Connection, Context, Item, OUTBOX_ANSWERS_MAX, Shared};
 use crate::endpoint::qp::{Life, Phase, QpTable, Retry};
@@ -9,13 +10,27 @@ use crate::host::Host;
 use crate::stream::{self, Failure, PeerStream};
 use crate::telemetry::log::{Subject, What};
 use crate::types::{QpId, Status, Time};
-use crate::wire::{Msn, NakCode, Open, OpenFlags, Qpn, Shut, ShutReason, Ssn, StreamBlock, Token};
+use crate::wire::{
+    CONTROL_OVERHEAD_BYTES, HELLO_ADDRESS_BYTES, HELLO_ADDRESSES_MAX, HELLO_BYTES,
+    ITEM_HEADER_BYTES, Msn, NakCode, OPEN_BYTES, Open, OpenFlags, Qpn, Shut, ShutReason, Ssn,
+    StreamBlock, Token,
+};
 
 /// sq_psn in an OPEN before the program gave one: no PSN of 24 bits.
 const PSN_UNKNOWN: u32 = u32::MAX;
 
 /// Bits of a PSN as programs give it.
 const PSN_MASK: u32 = 0x00ff_ffff;
+
+/// OPENs that ride with a HELLO to a peer whose id is not known: beside the longest one they fit into the smallest packet.
+/// The others follow when the id is known.
+const OPENS_WITH_HELLO: usize = 4;
+const _: () = assert!(
+    CONTROL_OVERHEAD_BYTES
+        + (ITEM_HEADER_BYTES + HELLO_BYTES + HELLO_ADDRESSES_MAX * HELLO_ADDRESS_BYTES)
+        + OPENS_WITH_HELLO * (ITEM_HEADER_BYTES + OPEN_BYTES)
+        <= UNSUSPECTED_PACKET_BYTES
+);
 
 /// The failure of work requests whose peer is gone.
 const PEER_LOST: Failure = Failure {
@@ -46,7 +61,19 @@ impl Connection {
         self.linger_at = None;
         self.arm_opens(at);
         self.watch_silence(cx, id);
-        if self.peer.id.is_known() {
+        let rides = self.hello_due && self.outbox.len() < OPENS_WITH_HELLO;
+        if self.peer.id.is_known() || rides {
+            self.push_open(cx.qps, id);
+        }
+    }
+
+    /// A HELLO to a peer whose id is not known is due: some OPENs ride with it.
+    pub(super) fn push_opens_with_hello(&mut self, cx: &mut Context<'_>) {
+        for at in 0..self.streams.of(List::Opening).len() {
+            if self.outbox.len() >= OPENS_WITH_HELLO {
+                break;
+            }
+            let id = self.streams.of(List::Opening)[at];
             self.push_open(cx.qps, id);
         }
     }
@@ -111,10 +138,46 @@ impl Connection {
         }
     }
 
+    /// Takes an OPEN that came with a HELLO which does not show that the peer knows our id: it may be late, or a lie. A life
+    /// that is opening remembers the token and tells its own, which costs it nothing if another token comes later; whatever
+    /// the OPEN echoes, nothing is open yet, and nothing is answered that is over (WIRE 3.24).
+    pub(crate) fn remember_open(&mut self, cx: &mut Context<'_>, open: &Open) {
+        let found = cx
+            .qps
+            .by_qpn(open.to_qpn)
+            .and_then(|qp| Some((qp.id, qp.life.as_deref_mut()?)))
+            .filter(|(_, life)| life.phase == Phase::Opening && self.is_between(life, open));
+        let Some((id, life)) = found else {
+            cx.shared.counters.dropped_unknown_qp += 1;
+            return;
+        };
+        let at = Self::hear_token(life, cx.now, open.token);
+        self.arm_opens(at);
+        self.push_open(cx.qps, id);
+    }
+
+    /// Whether an OPEN is for this life, of the queue pair that its program wants.
+    fn is_between(&self, life: &Life, open: &Open) -> bool {
+        let psn_fits = open.send_psn > PSN_MASK || open.send_psn == life.params.rq_psn & PSN_MASK;
+        life.connection == Some(self.index) && life.params.dest_qpn == open.from_qpn && psn_fits
+    }
+
+    /// A life that is opening hears the token of the peer's. Returns when to repeat its OPEN.
+    fn hear_token(life: &mut Life, now: Time, token: Token) -> Time {
+        if life.peer_token == token {
+            life.retry.hasten(now);
+        } else {
+            life.peer_token = token;
+            life.responder.open(token);
+            // The peer is there now, and waits for our OPEN.
+            life.retry = Retry::of_present(now);
+        }
+        life.retry.at
+    }
+
     /// Takes an OPEN of the peer.
     pub(crate) fn handle_open(&mut self, cx: &mut Context<'_>, open: &Open) {
         let echoes_ended = self.repeat_shut_of(cx, open.to_qpn, open.echo);
-        let index = self.index;
         let Some(qp) = cx.qps.by_qpn(open.to_qpn) else {
             cx.shared.counters.dropped_unknown_qp += 1;
             return;
@@ -123,8 +186,7 @@ impl Connection {
         let Some(life) = qp.life.as_deref_mut() else {
             return;
         };
-        let psn_fits = open.send_psn > PSN_MASK || open.send_psn == life.params.rq_psn & PSN_MASK;
-        if life.connection != Some(index) || life.params.dest_qpn != open.from_qpn || !psn_fits {
+        if !self.is_between(life, open) {
             cx.shared.counters.dropped_unknown_qp += 1;
             return;
         }
@@ -137,15 +199,7 @@ impl Connection {
         let echoed = open.echo == life.token;
         match life.phase {
             Phase::Opening => {
-                if life.peer_token != open.token {
-                    life.peer_token = open.token;
-                    life.responder.open(open.token);
-                    // The peer is there now, and waits for our OPEN.
-                    life.retry = Retry::of_present(cx.now);
-                } else {
-                    life.retry.hasten(cx.now);
-                }
-                let at = life.retry.at;
+                let at = Self::hear_token(life, cx.now, open.token);
                 if echoed {
                     self.opened(cx, id, open);
                 } else {
@@ -238,7 +292,9 @@ impl Connection {
             return;
         };
         let known = self.ended.find(from_qpn, life.token).is_some();
-        if known || life.phase == Phase::PeerGone || !self.is_open() {
+        // Before the connection is open the peer's life may be open already: an OPEN of ours has echoed it.
+        let may_be_known = self.is_open() || (self.is_usable() && !life.peer_token.is_zero());
+        if known || life.phase == Phase::PeerGone || !may_be_known {
             return;
         }
         let block = life.responder.block(host);

@@ -139,7 +139,7 @@ pub(crate) struct Peer {
     pub packet_span: u32,
 }
 
-/// A restarted peer that has not yet echoed the fresh id that it was given (WIRE 3.5).
+/// Another incarnation of the peer that has not yet echoed the fresh id that it was given (WIRE 3.5).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Candidate {
     pub fresh_id: ConnectionId,
@@ -178,6 +178,9 @@ pub(crate) struct Connection {
     state: State,
     began_at: Time,
     peer: Peer,
+    /// The id of the peer's latest HELLO, and whether those before it had another one.
+    learnt_id: ConnectionId,
+    several_ids: bool,
     candidate: Option<Candidate>,
     routes: Routes,
     /// Payload bytes of a full packet: what both ends and the route carry.
@@ -323,6 +326,8 @@ impl Connection {
             state: State::Opening,
             began_at: now,
             peer,
+            learnt_id: ConnectionId::UNKNOWN,
+            several_ids: false,
             candidate: None,
             routes,
             payload_bytes: shared.config.payload_bytes,

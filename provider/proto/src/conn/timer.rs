@@ -97,7 +97,9 @@ impl Connection {
                     // The id that we echo may come from a late HELLO of a connection that is over; one without an echo
                     // is always answered by one that names the right id.
                     self.peer.id = ConnectionId::UNKNOWN;
-                    self.hello_due = !self.streams.is_empty(List::All);
+                    self.hello_due =
+                        !self.streams.is_empty(List::All) || self.ended.is_any_unanswered();
+                    self.push_opens_with_hello(cx);
                 }
             }
             State::Open => {}

@@ -312,8 +312,10 @@ impl Connection {
 
     /// A CONTROL packet is due.
     pub(super) fn has_control(&self) -> bool {
+        // What has no id to go to waits for the next HELLO.
+        let reachable = self.state != State::Opening || self.peer.id.is_known();
         self.hello_due
-            || !self.outbox.is_empty()
+            || (reachable && !self.outbox.is_empty())
             || self.candidate.is_some_and(|candidate| candidate.answer_due)
     }
 

@@ -66,6 +66,14 @@ impl Endpoint {
                 let Some(index) = self.find(meta, &base) else {
                     return;
                 };
+                // Data that overtook the OPEN which let it go.
+                if self.is_opening(index) {
+                    self.on_connection(now, index, |connection, cx| connection.on_id_shown(cx));
+                    if self.is_opening(index) {
+                        self.shared.counters.dropped_unknown_connection += 1;
+                        return;
+                    }
+                }
                 self.note_batch(index);
                 self.crowd.note(now, index);
                 self.on_connection(now, index, |connection, cx| {
@@ -153,8 +161,16 @@ impl Endpoint {
                 current = self.handle_hello(now, meta, hello);
             }
             let Some(index) = current else { return };
+            // It does not show that its sender knows us: everything else waits until one does (WIRE 3.24).
+            let unproved = begins && self.is_opening(index);
             match item {
                 ControlItem::Hello(_) | ControlItem::Reset(_) => {}
+                ControlItem::Open(open) if unproved => {
+                    self.on_connection(now, index, |connection, cx| {
+                        connection.remember_open(cx, &open)
+                    });
+                }
+                _ if unproved => self.shared.counters.dropped_control += 1,
                 ControlItem::Close(close) => {
                     self.handle_close(now, meta, index, &close);
                     return;
@@ -166,6 +182,11 @@ impl Endpoint {
                 }
             }
         }
+    }
+
+    fn is_opening(&self, index: ConnectionIndex) -> bool {
+        let connection = self.connections.get(index);
+        connection.is_some_and(|connection| connection.is_usable() && !connection.is_open())
     }
 
     /// The connection that a HELLO is for, if the rest of its packet may be read.
@@ -190,20 +211,12 @@ impl Endpoint {
             self.shared.counters.dropped_wrong_source += 1;
             return None;
         }
-        let mut index = index;
-        let mut verdict = self.on_connection(now, index, |connection, cx| {
+        let verdict = self.on_connection(now, index, |connection, cx| {
             connection.handle_hello(cx, hello)
         })?;
-        if matches!(verdict, HelloVerdict::StartOver) {
-            index = self.start_over(now, index, key)?;
-            // It was told nothing before: once is enough.
-            verdict = self.on_connection(now, index, |connection, cx| {
-                connection.handle_hello(cx, hello)
-            })?;
-        }
         match verdict {
             HelloVerdict::Taken => Some(index),
-            HelloVerdict::Void | HelloVerdict::StartOver => {
+            HelloVerdict::Void => {
                 self.shared.counters.dropped_control += 1;
                 None
             }
@@ -216,7 +229,7 @@ impl Endpoint {
         }
     }
 
-    /// The restarted peer has proved itself: the old connection is over, and a new one takes its key.
+    /// The other incarnation has proved itself: the old connection is over, and a new one takes its key.
     fn replace(
         &mut self,
         now: Time,
@@ -226,9 +239,10 @@ impl Endpoint {
         hello: &Hello,
     ) -> Option<ConnectionIndex> {
         let routes = Connection::routes_for(&self.shared.config, &key).ok()?;
+        let was_open = self.connections.get(index).is_some_and(Connection::is_open);
         let unopened = self.remove_connection(now, index, Ending::PeerRestarted);
         let shared = &mut self.shared;
-        shared.counters.connections_lost += 1;
+        shared.counters.connections_lost += u64::from(was_open);
         let index = self
             .connections
             .insert(|index| Box::new(Connection::new(index, key, my_id, routes, now, shared)));
@@ -236,28 +250,6 @@ impl Endpoint {
             let incarnation = hello.identity.incarnation;
             connection.log(now, cx.shared, What::PeerRestarted { incarnation });
             connection.adopt(cx, hello);
-            for id in unopened {
-                connection.attach(cx, id);
-            }
-        });
-        Some(index)
-    }
-
-    /// A connection that is not open begins anew with a fresh id, with all its queue pairs.
-    fn start_over(
-        &mut self,
-        now: Time,
-        index: ConnectionIndex,
-        key: Key,
-    ) -> Option<ConnectionIndex> {
-        let routes = Connection::routes_for(&self.shared.config, &key).ok()?;
-        let unopened = self.remove_connection(now, index, Ending::PeerRestarted);
-        let my_id = self.fresh_id();
-        let shared = &mut self.shared;
-        let index = self
-            .connections
-            .insert(|index| Box::new(Connection::new(index, key, my_id, routes, now, shared)));
-        self.on_connection(now, index, |connection, cx| {
             for id in unopened {
                 connection.attach(cx, id);
             }

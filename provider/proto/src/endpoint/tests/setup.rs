@@ -93,6 +93,37 @@ fn at_the_same_time_within_a_few_round_trips() {
     );
 }
 
+// WIRE 3.7
+#[rstest]
+fn the_first_message_is_acknowledged_after_two_round_trips(
+    #[values(0, 1)] later: usize,
+    #[values(0, 50)] ms_later: u64,
+    #[values(0, 1)] sender: usize,
+    #[values("new", "old")] connection: &str,
+) {
+    let mut network = Network::pair(4, CALM, 1);
+    if connection == "old" {
+        network.connected(0, 1);
+        network.run(50 * MS);
+    }
+    let created = [network.create(0), network.create(1)];
+    for node in [1 - later, later] {
+        let (qp, _) = created[node];
+        network.connect(node, qp, 1 - node, created[1 - node].1);
+        network.enable(node, qp, 14, 7);
+        if node != later {
+            network.run(ms_later * MS);
+        }
+    }
+    let start = network.now;
+    let at = |node: usize| (node, created[node].0);
+    exchange(&mut network, at(sender), at(1 - sender));
+    let took = network.now.since_ns(start);
+    // A delay is half a round trip. Who went to RTR earlier hears one later that the other end knows its token.
+    let delays = 4 + u64::from(ms_later > 0 && sender != later);
+    assert!(took <= delays * CALM.delay_ns, "{took} ns");
+}
+
 // WIRE 2.40, 3.7
 #[rstest]
 fn with_loss(#[values(3, 4, 5, 6)] seed: u64) {
