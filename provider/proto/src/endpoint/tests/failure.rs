@@ -487,6 +487,75 @@ fn a_late_hello_of_a_process_that_is_gone_costs_nobody_its_peer() {
     assert!(network.nodes[0].failures.is_empty() && network.nodes[1].failures.is_empty());
 }
 
+/// The same where the late ones come before the new process does: the HELLO that names our connection among them, or
+/// only the first, which does not.
+// WIRE 3.5, 3.24
+#[rstest]
+fn a_late_hello_that_comes_first_costs_nobody_its_peer(#[values(false, true)] echoes: bool) {
+    let mut network = Network::pair(114, CALM, 1);
+    let (qp, qpn) = network.create(0);
+    let (old_peer, old_peer_qpn) = network.create(1);
+    network.connect(0, qp, 1, old_peer_qpn);
+    network.cut = vec![ip(2, 0)];
+    network.sniffed = Some(Vec::new());
+    network.connect(1, old_peer, 0, qpn);
+    if echoes {
+        network.run(5 * MS);
+    }
+    let late = network.sniffed.take().unwrap_or_default();
+    assert!(!late.is_empty());
+    restart(&mut network);
+    network.cut.clear();
+    let (again, again_qpn) = network.create(0);
+    let (new_peer, new_peer_qpn) = network.create(1);
+    network.connect(0, again, 1, new_peer_qpn);
+    let [from, to] = [1, 0].map(|node: usize| {
+        SocketAddr::new(network.nodes[node].addresses[0], network.nodes[node].port)
+    });
+    for bytes in late {
+        network.inject(from, to, bytes);
+    }
+    network.run(CALM.delay_ns + 1);
+    let heard = network.nodes[0].endpoint.connections().next().unwrap();
+    assert!(heard.peer_id.is_known() && heard.open == echoes);
+    network.connect(1, new_peer, 0, again_qpn);
+    for qp in [(0, again), (1, new_peer)] {
+        network.enable(qp.0, qp.1, 14, 7);
+    }
+    let start = network.now;
+    exchange(&mut network, (0, again), (1, new_peer));
+    exchange(&mut network, (1, new_peer), (0, again));
+    assert!(network.now.since_ns(start) < 50 * MS);
+    network.run(3_000 * MS);
+    assert!(network.nodes[0].failures.is_empty() && network.nodes[1].failures.is_empty());
+    assert_eq!(network.nodes[0].endpoint.connections().count(), 1);
+}
+
+/// The OPEN that answers one beside a HELLO opens the other end; a reset before our connection is open must be told.
+// WIRE 3.24
+#[test]
+fn a_life_that_ends_before_the_connection_is_open_tells_it() {
+    let mut network = Network::pair(115, CALM, 1);
+    let (a, qpn_a) = network.create(0);
+    let (b, qpn_b) = network.create(1);
+    network.connect(0, a, 1, qpn_b);
+    network.run(50 * MS);
+    network.connect(1, b, 0, qpn_a);
+    network.enable(1, b, 14, 7);
+    network.run(CALM.delay_ns * 3 / 2);
+    assert!(!network.nodes[0].endpoint.connections().next().unwrap().open);
+    let now = network.now;
+    let Node {
+        endpoint, memory, ..
+    } = &mut network.nodes[0];
+    endpoint.reset_qp(now, a, memory);
+    let start = network.now;
+    network.submit(1, b, 1, Operation::Send, inline(b"anybody?"));
+    assert!(network.run_until(1_000 * MS, |network| !network.nodes[1].sends.is_empty()));
+    assert_eq!(statuses(&network, 1)[0], Status::RetryExceeded);
+    assert!(network.now.since_ns(start) < 30 * MS);
+}
+
 #[rstest]
 fn a_restarted_process_connects_again(
     #[values(0.0, 0.2)] loss: f64,

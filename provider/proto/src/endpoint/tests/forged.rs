@@ -278,6 +278,64 @@ fn a_forged_hello_does_not_end_a_connection() {
     assert!(network.nodes.iter().all(|node| node.failures.is_empty()));
 }
 
+// WIRE 3.24, 9.4
+#[test]
+fn forged_opens_beside_hellos_open_nothing_and_pile_nothing_up() {
+    let mut network = Network::pair(203, CALM, 1);
+    let (a, qpn_a) = network.create(0);
+    let (b, qpn_b) = network.create(1);
+    network.connect(1, b, 0, qpn_a);
+    network.enable(1, b, 14, 7);
+    let to = victim(&network);
+    let carried = network.carried;
+    for number in 0..1_000u32 {
+        let hello = Hello {
+            identity: HelloIdentity {
+                my_id: ConnectionId(number / 3 + 1),
+                incarnation: Incarnation(u64::from(number % 5 + 1)),
+                echo: ConnectionId(number % 2 * 77),
+            },
+            source_gid: Gid::from_ip(ip(1, 0)),
+            dest_gid: Gid::from_ip(ip(2, 0)),
+            endpoint_port: PORT_BASE + 1,
+            payload_bytes: 4096,
+            paths: 64,
+            ..Hello::default()
+        };
+        let open = Open {
+            from_qpn: qpn_a,
+            to_qpn: qpn_b,
+            flags: OpenFlags::NONE.set(OpenFlags::ANSWER_WANTED, true),
+            token: Token::truncate(number + 1),
+            echo: Token::truncate(number * 16_001),
+            send_psn: 0,
+            ..Open::default()
+        };
+        let mut packet = [0; 512];
+        let mut builder = ControlBuilder::new(&mut packet);
+        assert!(builder.push_hello(&hello));
+        assert!((0..5).all(|_| builder.push_open(&open)));
+        let length = builder.finish(&Base::default());
+        network.inject(attacker(ip(1, 0)), to, packet[..length].to_vec());
+    }
+    network.run(MS);
+    let answers = network.carried - carried - 1_000;
+    assert!(answers <= 2 * 1_000, "{answers}");
+    let mut connections = network.nodes[1].endpoint.connections();
+    assert!(
+        connections
+            .next()
+            .is_some_and(|connection| !connection.open)
+    );
+    assert!(connections.next().is_none());
+    drop(connections);
+    network.connect(0, a, 1, qpn_b);
+    network.enable(0, a, 14, 7);
+    exchange(&mut network, (0, a), (1, b));
+    exchange(&mut network, (1, b), (0, a));
+    assert!(network.nodes.iter().all(|node| node.failures.is_empty()));
+}
+
 // WIRE 3.2, 9.4
 #[test]
 fn strangers_allocate_nothing() {

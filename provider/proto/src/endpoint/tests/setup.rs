@@ -1,12 +1,16 @@
 //! Set-up: both orders, at the same time, with oneself, with loss; and how fast.
 
+use std::net::SocketAddr;
+
 use rstest::rstest;
 
 use super::network::*;
 use crate::conn::ASLEEP_AFTER_NS;
 use crate::endpoint::ConnectError;
 use crate::types::*;
-use crate::wire::{Gid, Qpn};
+use crate::wire::{
+    Base, ConnectionId, ControlBuilder, ControlItem, Gid, Hello, Incarnation, Packet, Qpn,
+};
 
 fn open_connections(network: &Network, node: usize) -> usize {
     network.nodes[node]
@@ -93,7 +97,7 @@ fn at_the_same_time_within_a_few_round_trips() {
     );
 }
 
-// WIRE 3.7
+// WIRE 3.7, 3.24
 #[rstest]
 fn the_first_message_is_acknowledged_after_two_round_trips(
     #[values(0, 1)] later: usize,
@@ -122,6 +126,98 @@ fn the_first_message_is_acknowledged_after_two_round_trips(
     // A delay is half a round trip. Who went to RTR earlier hears one later that the other end knows its token.
     let delays = 4 + u64::from(ms_later > 0 && sender != later);
     assert!(took <= delays * CALM.delay_ns, "{took} ns");
+}
+
+/// The HELLO in a packet that begins with one.
+fn hello_in(packet: &[u8]) -> Option<Hello> {
+    let Ok(Packet::Control(view)) = Packet::parse(packet) else {
+        return None;
+    };
+    match view.items().next() {
+        Some(ControlItem::Hello(hello)) => Some(hello),
+        _ => None,
+    }
+}
+
+/// `hello` comes to `to`, from the endpoint that it names.
+fn inject_hello(network: &mut Network, to: usize, hello: &Hello) {
+    let [from, to] = [1 - to, to]
+        .map(|node| SocketAddr::new(network.nodes[node].addresses[0], network.nodes[node].port));
+    let mut packet = [0; 512];
+    let mut builder = ControlBuilder::new(&mut packet);
+    assert!(builder.push_hello(hello));
+    let length = builder.finish(&Base::default());
+    network.inject(from, to, packet[..length].to_vec());
+}
+
+/// The later end is open by the answer to its first packet. What it says then is lost, its DATA is not; where the HELLO of
+/// an earlier connection came in between, DATA must not be taken for that one's.
+// WIRE 3.3
+#[rstest]
+fn data_shows_that_the_peer_knows_us_unless_it_told_several_ids(
+    #[values(false, true)] several: bool,
+) {
+    let mut network = Network::pair(16, CALM, 1);
+    let (qp_a, qpn_a) = network.create(0);
+    let (qp_b, qpn_b) = network.create(1);
+    network.connect(0, qp_a, 1, qpn_b);
+    network.run(50 * MS);
+    network.sniffed = Some(Vec::new());
+    network.connect(1, qp_b, 0, qpn_a);
+    network.enable(1, qp_b, 14, 7);
+    let sniffed = network.sniffed.take().unwrap_or_default();
+    let mut late = sniffed.iter().find_map(|packet| hello_in(packet)).unwrap();
+    network.cut = vec![ip(2, 0)];
+    network.run(CALM.delay_ns * 5 / 2);
+    network.cut.clear();
+    assert_eq!(
+        [0, 1].map(|node| open_connections(&network, node)),
+        [0, 1],
+        "one end only"
+    );
+    if several {
+        late.identity.my_id = ConnectionId(late.identity.my_id.0 ^ 1);
+        inject_hello(&mut network, 0, &late);
+        network.run(CALM.delay_ns);
+    }
+    let start = network.now;
+    exchange(&mut network, (1, qp_b), (0, qp_a));
+    let took = network.now.since_ns(start);
+    assert!(several || took <= 2 * CALM.delay_ns, "{took} ns");
+    network.enable(0, qp_a, 14, 7);
+    exchange(&mut network, (0, qp_a), (1, qp_b));
+    assert!(network.now.since_ns(start) < 50 * MS);
+}
+
+/// Both ends heard a process first that is gone.
+// WIRE 3.5
+#[test]
+fn two_late_hellos_keep_nobody_apart() {
+    let mut network = Network::pair(17, CALM, 1);
+    let (qp_a, qpn_a) = network.create(0);
+    let (qp_b, qpn_b) = network.create(1);
+    network.cut = vec![ip(1, 0), ip(2, 0)];
+    network.sniffed = Some(Vec::new());
+    network.connect(0, qp_a, 1, qpn_b);
+    network.connect(1, qp_b, 0, qpn_a);
+    let sniffed = network.sniffed.take().unwrap_or_default();
+    network.cut.clear();
+    for (from, packet) in sniffed.iter().enumerate() {
+        let mut late = hello_in(packet).unwrap();
+        late.identity.my_id = ConnectionId(7);
+        late.identity.incarnation = Incarnation(7);
+        inject_hello(&mut network, 1 - from, &late);
+    }
+    for (node, qp) in [(0, qp_a), (1, qp_b)] {
+        network.enable(node, qp, 14, 7);
+    }
+    let start = network.now;
+    exchange(&mut network, (0, qp_a), (1, qp_b));
+    exchange(&mut network, (1, qp_b), (0, qp_a));
+    assert!(network.now.since_ns(start) < 10 * MS);
+    let carried = network.carried;
+    network.run(900 * MS);
+    assert!(network.carried < carried + 100, "it does not end");
 }
 
 // WIRE 2.40, 3.7
