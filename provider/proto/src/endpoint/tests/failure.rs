@@ -531,6 +531,40 @@ fn a_late_hello_that_comes_first_costs_nobody_its_peer(#[values(false, true)] ec
     assert_eq!(network.nodes[0].endpoint.connections().count(), 1);
 }
 
+/// The late packet is of an earlier life of the very queue pair that ours is for.
+// WIRE 3.24
+#[test]
+fn a_token_beside_a_late_hello_gives_way_to_the_right_one() {
+    let mut network = Network::pair(116, CALM, 1);
+    let (a, qpn_a) = network.create(0);
+    let (b, qpn_b) = network.create(1);
+    network.cut = vec![ip(2, 0)];
+    network.sniffed = Some(Vec::new());
+    network.connect(1, b, 0, qpn_a);
+    let late = network.sniffed.take().unwrap_or_default();
+    assert_eq!(late.len(), 1);
+    let now = network.now;
+    let Node {
+        endpoint, memory, ..
+    } = &mut network.nodes[1];
+    endpoint.reset_qp(now, b, memory);
+    network.connect(0, a, 1, qpn_b);
+    network.cut.clear();
+    let [from, to] = [1, 0].map(|node: usize| {
+        SocketAddr::new(network.nodes[node].addresses[0], network.nodes[node].port)
+    });
+    network.inject(from, to, late[0].clone());
+    network.run(CALM.delay_ns * 3 / 2);
+    network.connect(1, b, 0, qpn_a);
+    network.enable(0, a, 14, 7);
+    network.enable(1, b, 14, 7);
+    let start = network.now;
+    exchange(&mut network, (1, b), (0, a));
+    exchange(&mut network, (0, a), (1, b));
+    assert!(network.now.since_ns(start) < 50 * MS);
+    assert!(network.nodes.iter().all(|node| node.failures.is_empty()));
+}
+
 /// The OPEN that answers one beside a HELLO opens the other end; a reset before our connection is open must be told.
 // WIRE 3.24
 #[test]
