@@ -17,7 +17,7 @@ const W0_MAX_PACKETS: u32 = 16;
 /// A connection always may have so many packets in flight: it could not use its paths otherwise.
 const WINDOW_FLOOR_PACKETS: u32 = 2;
 /// Part of the drain that is granted to several senders (WIRE 8.18): the rest empties queues.
-const GRANTED_PER_MILLE: u64 = 980;
+const GRANTED_PER_MILLE: u64 = 985;
 /// Least grant: one packet a millisecond, never 0 (WIRE 8.21).
 const GRANT_FLOOR_PACKETS_PER_S: u64 = 1_000;
 
@@ -373,17 +373,17 @@ mod tests {
 
     // WIRE 8.14
     #[rstest]
-    #[case::two(&[Demand::Unlimited, Demand::Unlimited], 490_000)]
+    #[case::two(&[Demand::Unlimited, Demand::Unlimited], 492_500)]
     #[case::one_wants_little(
-        &[Demand::Unlimited, Demand::Limited(81_920_000), Demand::Unlimited], 450_000
+        &[Demand::Unlimited, Demand::Limited(81_920_000), Demand::Unlimited], 452_500
     )]
     #[case::two_want_little(
-        &[Demand::Limited(102_400_000), Demand::Limited(204_800_000), Demand::Unlimited], 680_000
+        &[Demand::Limited(102_400_000), Demand::Limited(204_800_000), Demand::Unlimited], 685_000
     )]
     #[case::one_wants_more_than_its_part(
-        &[Demand::Limited(900_000_000), Demand::Unlimited], 490_000
+        &[Demand::Limited(900_000_000), Demand::Unlimited], 492_500
     )]
-    #[case::all_are_content(&[Demand::Limited(1), Demand::Limited(2)], 980_000)]
+    #[case::all_are_content(&[Demand::Limited(1), Demand::Limited(2)], 985_000)]
     fn the_level_is_the_max_min_one(#[case] demands: &[Demand], #[case] kib_per_s: u64) {
         let mut share = share(Some(1_024_000_000), demands);
         let level = share.level().unwrap();
@@ -427,7 +427,7 @@ mod tests {
             connections: 4,
         });
         let level = share.level().unwrap();
-        assert!(level.abs_diff(220_000 * 1024) < 1024, "{level}");
+        assert!(level.abs_diff(221_250 * 1024) < 1024, "{level}");
         assert_eq!(share.own(1).unlimited, 1);
     }
 
@@ -472,9 +472,9 @@ mod tests {
         );
         assert!(share.take_short() && !share.take_short());
         assert_eq!(share.must_tell(&first, 2, false), Correction::Less);
-        assert_eq!(told(&mut share, &mut first), 490_000);
+        assert_eq!(told(&mut share, &mut first), 492_500);
         assert_eq!(share.must_tell(&second, 2, false), Correction::More);
-        assert_eq!(told(&mut share, &mut second), 490_000);
+        assert_eq!(told(&mut share, &mut second), 492_500);
         assert_eq!(share.must_tell(&second, 2, false), Correction::None);
         assert!(!share.take_short());
         // What a sender had is there for others when it ends.

@@ -99,7 +99,7 @@ struct LeftEpoch {
 pub(super) struct LossDetector {
     /// Largest transmission of the present epoch that is known to have arrived.
     arrived: u64,
-    /// Verdicts by order that the tolerance holds back: on what was sent before, from when on.
+    /// Verdicts by order that are held back: on what was sent before, from when on.
     held_back: Option<(u64, Time)>,
     /// Epochs that the path left and that may have packets in flight: consecutive, oldest first, at most as many as
     /// the path may be ahead.
@@ -128,10 +128,25 @@ impl LossDetector {
     ) -> Verdicts {
         self.arrived = self.arrived.max(transmission);
         self.decay(now, rtt);
-        let before = self.arrived.saturating_sub(self.tolerance_units());
+        let verdicts = if self.sizes.next_round_at().is_some_and(|at| now < at) {
+            Verdicts::default()
+        } else {
+            let before = self.arrived.saturating_sub(self.tolerance_units());
+            self.judge_recent(now, ring, before)
+        };
+        self.hold_back(now, ring);
+        verdicts
+    }
+
+    /// One round of verdicts by order: on what was sent on the present epoch before a transmission.
+    fn judge_recent<R: Copy>(
+        &mut self,
+        now: Time,
+        ring: &mut SentRing<R>,
+        before: u64,
+    ) -> Verdicts {
         let verdicts = lose_recent(ring, before, &mut self.sizes);
         self.sizes.end_round(now);
-        self.hold_back(now, ring);
         verdicts
     }
 
@@ -188,8 +203,7 @@ impl LossDetector {
         if let Some((before, at)) = self.held_back
             && now >= at
         {
-            verdicts += lose_recent(ring, before, &mut self.sizes);
-            self.sizes.end_round(now);
+            verdicts += self.judge_recent(now, ring, before);
             self.held_back = None;
             self.hold_back(now, ring);
         }
@@ -263,7 +277,7 @@ impl LossDetector {
         self.tolerance_ns.div_ceil(Stamp::UNIT_NS)
     }
 
-    /// Sets the time for verdicts that are due by order and that the tolerance holds back.
+    /// Sets the time for verdicts that are due by order and that the tolerance, or what looks like a hole, holds back.
     fn hold_back<R: Copy>(&mut self, now: Time, ring: &SentRing<R>) {
         let waits = ring
             .oldest_recent()
@@ -271,7 +285,9 @@ impl LossDetector {
         if !waits {
             self.held_back = None;
         } else if self.held_back.is_none() {
-            self.held_back = Some((self.arrived, now + self.tolerance_ns));
+            let at = now + self.tolerance_ns;
+            let at = self.sizes.next_round_at().map_or(at, |next| at.max(next));
+            self.held_back = Some((self.arrived, at));
         }
     }
 

@@ -25,6 +25,9 @@ const HOLE_ROUNDS: u16 = 12;
 /// From the first to the last of them at least. All that is lost is sent again meanwhile, once a round trip.
 const HOLE_NS: u64 = 10_000_000;
 
+/// Between two rounds of a series that is long enough: what is swallowed would else be sent again every round trip.
+const SUSPECT_ROUND_NS: u64 = 500_000;
+
 /// Rounds further apart do not belong to one series: more than the longest pause between two probes.
 const SERIES_GAP_NS: u64 = 1_000_000_000;
 
@@ -78,6 +81,12 @@ impl HoleEvidence {
         }
     }
 
+    /// From when on the next round may be judged, where the last ones look like a hole.
+    #[inline]
+    pub(super) fn next_round_at(&self) -> Option<Time> {
+        self.0.as_deref()?.next_round_at()
+    }
+
     /// A packet of `bytes` arrived: losses of what is no larger were bad luck.
     #[inline]
     pub(super) fn on_arrived(&mut self, bytes: u32) {
@@ -106,8 +115,12 @@ impl HoleEvidence {
 }
 
 impl Series {
+    fn is_long(&self) -> bool {
+        self.rounds >= HOLE_ROUNDS
+    }
+
     fn is_hole(&self) -> bool {
-        self.rounds >= HOLE_ROUNDS && self.last.since_ns(self.begun) >= HOLE_NS
+        self.is_long() && self.last.since_ns(self.begun) >= HOLE_NS
     }
 }
 
@@ -142,6 +155,11 @@ impl Losses {
                 self.hole_bytes = series.least_bytes;
             }
         }
+    }
+
+    fn next_round_at(&self) -> Option<Time> {
+        let long = self.series.iter().filter(|series| series.is_long());
+        long.map(|series| series.last + SUSPECT_ROUND_NS).max()
     }
 
     fn on_arrived(&mut self, bytes: u32) {
@@ -208,6 +226,22 @@ mod tests {
         assert_eq!(evidence.take_hole_bytes(), None);
         lose(&mut evidence, 500, &[4_160]);
         assert_eq!(evidence.take_hole_bytes(), None);
+    }
+
+    // WIRE 4.25
+    #[test]
+    fn what_looks_like_a_hole_is_judged_now_and_then() {
+        let mut evidence = HoleEvidence::default();
+        for round in 0..12 {
+            assert_eq!(evidence.next_round_at(), None);
+            lose(&mut evidence, round, &[1_448, 4_160]);
+        }
+        let next_at = Time::from_ns(11 * MS + SUSPECT_ROUND_NS);
+        assert_eq!(evidence.next_round_at(), Some(next_at));
+        evidence.on_arrived(1_448);
+        assert_eq!(evidence.next_round_at(), Some(next_at));
+        evidence.on_arrived(4_160);
+        assert_eq!(evidence.next_round_at(), None);
     }
 
     // WIRE 4.25

@@ -15,7 +15,11 @@ fn attacker(ip: std::net::IpAddr) -> SocketAddr {
 }
 
 fn victim(network: &Network) -> SocketAddr {
-    SocketAddr::new(network.nodes[1].addresses[0], network.nodes[1].port)
+    address(network, 1)
+}
+
+fn address(network: &Network, node: usize) -> SocketAddr {
+    SocketAddr::new(network.nodes[node].addresses[0], network.nodes[node].port)
 }
 
 /// A connected pair, and a WRITE of node 0 to node 1 as it was on the wire.
@@ -370,4 +374,45 @@ fn strangers_allocate_nothing() {
     assert_eq!(network.carried, carried, "no answer");
     assert_eq!(network.nodes[1].endpoint.connections().count(), 0);
     assert_eq!(network.nodes[1].endpoint.poll_timeout(), None);
+}
+
+// WIRE 5.2
+#[test]
+fn an_ack_before_the_hello_grants_nothing_and_its_number_does_not_count() {
+    let mut network = Network::pair(203, CALM, 1);
+    let ((a, qpn_a), (b, qpn_b)) = (network.create(0), network.create(1));
+    network.connect(0, a, 1, qpn_b);
+    network.run(MS);
+    let grant = |network: &Network| {
+        let mut connections = network.nodes[0].endpoint.connections();
+        connections.next().unwrap().grant_bytes_per_s
+    };
+    let id = network.nodes[0].endpoint.connections().next().unwrap().id;
+    let inject_ack = |network: &mut Network, number: u32| {
+        let mut packet = [0; 64];
+        let base = Base {
+            connection: id,
+            ..Base::default()
+        };
+        let allowance = Allowance {
+            grant_kib_per_s: 5_000,
+            window_bytes: 1 << 20,
+            w0_packets: 1,
+        };
+        let number = AckNumber(number);
+        let length = AckBuilder::new(&mut packet).finish(&base, number, &allowance, 0);
+        let (from, to) = (victim(network), address(network, 0));
+        network.inject(from, to, packet[..length].to_vec());
+        network.run(MS);
+    };
+    // Of a process of the peer that is gone, which had sent many.
+    inject_ack(&mut network, 1_000);
+    assert_eq!(grant(&network), u64::MAX);
+
+    network.connect(1, b, 0, qpn_a);
+    network.enable(0, a, 14, 7);
+    network.enable(1, b, 14, 7);
+    exchange(&mut network, (0, a), (1, b));
+    inject_ack(&mut network, 500);
+    assert_eq!(grant(&network), 5_000 * 1024);
 }
