@@ -129,6 +129,7 @@ fn a_calm_network_loses_nothing() {
 #[case::a_slow_host_read_a_dead_peer_for_18_ms(317_722_586_427_453)]
 #[case::every_answer_of_a_bound_was_lost(317_722_673_303_719)]
 #[case::an_ack_of_a_process_that_was_gone(317_722_916_422_338)]
+#[case::an_ack_and_the_hello_came_together(317_723_654_848_721)]
 #[case::a_hole_was_tried_every_round_trip(317_723_120_951_852)]
 fn seeds_that_failed_once(#[case] seed: u64) {
     let outcome = World::run(&random(seed), false);

@@ -390,12 +390,8 @@ impl Connection {
         cx.shared.counters.acks_received += 1;
         // What has no path blocks answers nothing that was sent.
         let answers = view.path_blocks().next().is_some();
-        // Before a HELLO of the peer came, nothing tells of which of its processes this is: one that is gone counted for
-        // itself.
-        if self.peer.id.is_known() {
-            self.window
-                .on_ack(cx.now, view.number(), view.allowance, answers);
-        }
+        self.window
+            .on_ack(cx.now, view.number(), view.allowance, answers);
         for block in view.path_blocks() {
             let at = usize::from(block.path.0);
             if at >= self.paths.len() {

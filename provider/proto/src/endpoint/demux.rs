@@ -63,17 +63,9 @@ impl Endpoint {
                 header,
                 payload,
             }) => {
-                let Some(index) = self.find(meta, &base) else {
+                let Some(index) = self.find_open(now, meta, &base) else {
                     return;
                 };
-                // Data that overtook the OPEN which let it go.
-                if self.is_opening(index) {
-                    self.on_connection(now, index, |connection, cx| connection.on_id_shown(cx));
-                    if self.is_opening(index) {
-                        self.shared.counters.dropped_unknown_connection += 1;
-                        return;
-                    }
-                }
                 self.note_batch(index);
                 self.crowd.note(now, index);
                 self.on_connection(now, index, |connection, cx| {
@@ -81,7 +73,7 @@ impl Endpoint {
                 });
             }
             Ok(Packet::Ack(view)) => {
-                let Some(index) = self.find(meta, &view.base) else {
+                let Some(index) = self.find_open(now, meta, &view.base) else {
                     return;
                 };
                 self.crowd.note(now, index);
@@ -115,6 +107,19 @@ impl Endpoint {
         {
             self.shared.counters.dropped_wrong_source += 1;
             return None;
+        }
+        Some(index)
+    }
+
+    /// The same if it is open, or opens by this: the packet may have overtaken the OPEN that let it go (WIRE 3.3).
+    fn find_open(&mut self, now: Time, meta: &RxMeta, base: &Base) -> Option<ConnectionIndex> {
+        let index = self.find(meta, base)?;
+        if self.is_opening(index) {
+            self.on_connection(now, index, |connection, cx| connection.on_id_shown(cx));
+            if self.is_opening(index) {
+                self.shared.counters.dropped_unknown_connection += 1;
+                return None;
+            }
         }
         Some(index)
     }

@@ -189,11 +189,6 @@ impl Grants {
     ) -> Option<String> {
         for connection in connections {
             let id = connection.id;
-            if !connection.peer_id.is_known() {
-                // An ACK that overtook the peer's HELLO is not taken.
-                self.came.remove(&(node, id));
-                continue;
-            }
             let Some(newest) = self.came.get_mut(&(node, id)) else {
                 continue;
             };

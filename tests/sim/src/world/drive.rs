@@ -122,7 +122,8 @@ impl World {
             node.endpoint.handle_datagram(now, &meta, bytes, &mut host);
             count += 1;
             let taken = node.endpoint.counters().acks_received - taken;
-            // One that overtook the HELLO is dropped, as its source or connection is not known yet.
+            // One that overtook the HELLO is dropped: its source, its connection, or which life of the peer it is of, is not
+            // known yet.
             if taken > 0
                 && let (Some(grants), Ok(Packet::Ack(ack))) =
                     (&mut self.grants, Packet::parse(bytes))

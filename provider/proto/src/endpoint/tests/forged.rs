@@ -376,7 +376,7 @@ fn strangers_allocate_nothing() {
     assert_eq!(network.nodes[1].endpoint.poll_timeout(), None);
 }
 
-// WIRE 5.2
+// WIRE 3.3
 #[test]
 fn an_ack_before_the_hello_grants_nothing_and_its_number_does_not_count() {
     let mut network = Network::pair(203, CALM, 1);
